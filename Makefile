@@ -1,0 +1,34 @@
+# Each target sets up all that it needs: a virtual environment in .venv, made once and renewed when the
+# dependencies change.
+PYTHON ?= python3
+BIN := .venv/bin
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test check clean
+.DEFAULT_GOAL := help
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedclass needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: .venv/ready ## FedAvg and FedCLASS side by side on drawn digits (no download)
+	$(BIN)/fedclass compare --methods fedavg,fedclass
+
+test: .venv/ready ## all tests
+	$(BIN)/pytest --numprocesses 2
+
+check: .venv/ready ## format, lint, types, import layers (seconds)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean: ## remove the virtual environment and caches
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

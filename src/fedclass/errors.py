@@ -1,0 +1,31 @@
+"""Everything that fedclass raises on purpose.
+
+    FedclassError
+    ├── ConfigError     a recipe, an option or a name is wrong; nothing was started
+    ├── DataError       files are missing, damaged, or do not hold what they should
+    ├── RunError        a run directory cannot be written, or is not one
+    └── RoundError      a round could not be completed (too few usable updates)
+
+A message says where, what, and what to do next. The command line prints it without a traceback and exits with
+`exit_code`.
+"""
+
+
+class FedclassError(Exception):
+    exit_code = 1
+
+
+class ConfigError(FedclassError):
+    exit_code = 2
+
+
+class DataError(FedclassError):
+    exit_code = 3
+
+
+class RunError(FedclassError):
+    exit_code = 4
+
+
+class RoundError(FedclassError):
+    exit_code = 5
