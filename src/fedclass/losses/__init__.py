@@ -1,0 +1,29 @@
+"""Loss functions: pure, one per equation, logits in and a scalar out.
+
+A name that starts with `released_` is the arithmetic of the FedCLASS authors' release where it differs from
+the paper it implements.
+"""
+
+from fedclass.losses.augmented import augmented_distillation, augmented_log_target, released_distillation
+from fedclass.losses.distillation import distillation
+from fedclass.losses.sigmoid import (
+    compensated_loss,
+    glfc_loss,
+    gradient_compensation_weights,
+    icarl_loss,
+    relation_distillation,
+    released_icarl_loss,
+)
+
+__all__ = [
+    "augmented_distillation",
+    "augmented_log_target",
+    "compensated_loss",
+    "distillation",
+    "glfc_loss",
+    "gradient_compensation_weights",
+    "icarl_loss",
+    "relation_distillation",
+    "released_distillation",
+    "released_icarl_loss",
+]

@@ -1,0 +1,83 @@
+"""New-class augmented self-distillation: the loss of FedCLASS (Eq. 5 and 9), and its authors' release.
+
+g old classes come first, h new ones after them. `current` is the student, `previous` the teacher: the global
+model at the end of the previous task. Everything stays in log space, so that large logits (±1e4 is tested)
+give finite values and finite gradients.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import log_softmax
+
+
+def augmented_log_target(current: Tensor, previous: Tensor, *, temperature: float) -> Tensor:
+    """Log of z, the new-class augmented soft label (Eq. 5).
+
+        p = softmax(current / theta),  q = softmax(previous / theta)
+        z_j = p_j                        for new classes
+        z_j = q_j * (1 - sum_new p)      for old classes
+
+    The current model decides how much mass the new classes get; the previous model decides how the rest is
+    shared among the old ones. With h = 0, z is the teacher.
+
+    current: (B, g+h) logits.  previous: (B, g) logits.  Returns (B, g+h).
+    """
+    g = previous.shape[1]
+    log_p = log_softmax(current / temperature, dim=1)
+    log_q = log_softmax(previous / temperature, dim=1)
+    log_old_mass = log_p[:, :g].logsumexp(dim=1, keepdim=True)  # log(1 - sum p_new), no cancellation
+    return torch.cat([log_q + log_old_mass, log_p[:, g:]], dim=1)
+
+
+def augmented_distillation(
+    current: Tensor,
+    previous: Tensor,
+    *,
+    temperature: float,
+    student_temperature: float = 1.0,
+    stop_gradient: bool = True,
+) -> Tensor:
+    """Batch mean of KL(softmax(current / student_temperature) || z), z at `temperature` (Eq. 9).
+
+    No theta^2 factor: the paper has none. `stop_gradient` treats z as a label, although its new-class part is
+    the student's own output. At one shared temperature the switch changes nothing, because the gradient
+    through z is identically zero there; at two temperatures it does.
+
+    current: (B, g+h) logits.  previous: (B, g) logits.  Returns a scalar, never negative but for rounding.
+    """
+    log_p = log_softmax(current / student_temperature, dim=1)
+    log_z = augmented_log_target(current, previous, temperature=temperature)
+    return _mean_divergence(log_p, log_z.detach() if stop_gradient else log_z)
+
+
+def released_distillation(
+    current: Tensor,
+    previous: Tensor,
+    *,
+    student_temperature: float = 3.0,
+    teacher_temperature: float = 5.0,
+) -> Tensor:
+    """What the authors' release computes in place of Eq. 9; there in float16 and clipped, here in log space.
+
+        p  = softmax(current / 3),  p' = softmax(current / 5),  q = softmax(previous / 5)
+        z_j = p'_j                       for new classes
+        z_j = q_j * (1 - sum_new p)      for old classes; p, not p'
+
+    returned: batch mean of sum_j p_j * (log p_j - log z_j).
+
+    z mixes two temperatures and so does not sum to 1; the result is no KL divergence and can be negative. The
+    gradient flows through z.
+
+    current: (B, g+h) logits.  previous: (B, g) logits.  Returns a scalar.
+    """
+    g = previous.shape[1]
+    log_p = log_softmax(current / student_temperature, dim=1)
+    log_p_soft = log_softmax(current / teacher_temperature, dim=1)
+    log_q = log_softmax(previous / teacher_temperature, dim=1)
+    log_old_mass = log_p[:, :g].logsumexp(dim=1, keepdim=True)
+    return _mean_divergence(log_p, torch.cat([log_q + log_old_mass, log_p_soft[:, g:]], dim=1))
+
+
+def _mean_divergence(log_p: Tensor, log_z: Tensor) -> Tensor:
+    """Batch mean of sum_j p_j * (log p_j - log z_j).  log_p, log_z: (B, C).  Returns a scalar."""
+    return (log_p.exp() * (log_p - log_z)).sum(dim=1).mean()

@@ -1,0 +1,128 @@
+"""What holds for each loss alike: its oracle, its mean over the batch, its finiteness, its gradient."""
+
+from collections.abc import Callable
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from fedclass import losses
+from reference import losses as oracle
+from reference.batches import Batch, batches, checked, random_batch
+
+Loss = Callable[[Batch], Tensor]
+
+LOSSES: dict[str, Loss] = {
+    "augmented_distillation": lambda b: losses.augmented_distillation(
+        b.current, b.previous, temperature=5.0, student_temperature=3.0, stop_gradient=False
+    ),
+    "augmented_distillation, z stopped": lambda b: losses.augmented_distillation(
+        b.current, b.previous, temperature=3.0
+    ),
+    "released_distillation": lambda b: losses.released_distillation(b.current, b.previous),
+    "distillation": lambda b: losses.distillation(b.current, b.previous, temperature=2.0),
+    "icarl_loss": lambda b: losses.icarl_loss(b.current, b.previous, b.labels),
+    "icarl_loss, first task": lambda b: losses.icarl_loss(b.current, None, b.labels),
+    "released_icarl_loss": lambda b: losses.released_icarl_loss(b.current, b.previous, b.labels),
+    "released_icarl_loss, first task": lambda b: losses.released_icarl_loss(b.current, None, b.labels),
+    "compensated_loss": lambda b: losses.compensated_loss(b.current, b.labels, old_classes=b.g),
+    "relation_distillation": lambda b: losses.relation_distillation(b.current, b.previous, b.labels),
+    "glfc_loss": lambda b: losses.glfc_loss(b.current, b.previous, b.labels),
+    "glfc_loss, first task": lambda b: losses.glfc_loss(b.current, None, b.labels),
+}
+
+ORACLES: dict[str, Callable[[list, list, list], float]] = {
+    "augmented_distillation": lambda c, p, _: oracle.augmented_distillation(c, p, 5.0, 3.0),
+    "augmented_distillation, z stopped": lambda c, p, _: oracle.augmented_distillation(c, p, 3.0, 1.0),
+    "released_distillation": lambda c, p, _: oracle.released_distillation(c, p),
+    "distillation": lambda c, p, _: oracle.distillation(c, p, 2.0),
+    "icarl_loss": oracle.icarl_loss,
+    "icarl_loss, first task": lambda c, _, y: oracle.icarl_loss(c, None, y),
+    "released_icarl_loss": oracle.released_icarl_loss,
+    "released_icarl_loss, first task": lambda c, _, y: oracle.released_icarl_loss(c, None, y),
+    "compensated_loss": lambda c, p, y: oracle.compensated_loss(c, y, len(p[0])),
+    "relation_distillation": oracle.relation_distillation,
+    "glfc_loss": oracle.glfc_loss,
+    "glfc_loss, first task": lambda c, _, y: oracle.glfc_loss(c, None, y),
+}
+
+# A detached part is a constant to autograd but not to finite differences. Those gradients have closed forms,
+# and tests of their own.
+DETACHED = {"augmented_distillation, z stopped", "compensated_loss", "glfc_loss"}
+
+every_loss = pytest.mark.parametrize("name", LOSSES)
+extreme = st.sampled_from([-1e4, 0.0, 1e4]) | st.floats(-1e4, 1e4, width=32)
+
+
+def test_all_names_exactly_the_functions_of_the_package():
+    defined = {name for name, value in vars(losses).items() if callable(value)}
+    assert set(losses.__all__) == defined
+    assert losses.__all__ == sorted(losses.__all__)
+
+
+def test_no_loss_is_left_out_here():
+    scalar = set(losses.__all__) - {"augmented_log_target", "gradient_compensation_weights"}
+    assert {name.split(",")[0] for name in LOSSES} == scalar
+    assert ORACLES.keys() == LOSSES.keys()
+
+
+@every_loss
+@given(batch=batches())
+@checked
+def test_the_loss_is_its_oracle(name, batch):
+    got = LOSSES[name](batch)
+    assert got.shape == ()
+    assert got.item() == pytest.approx(ORACLES[name](*(part.tolist() for part in batch)), rel=1e-6, abs=1e-9)
+
+
+@every_loss
+@given(batch=batches(), data=st.data())
+@checked
+def test_the_order_of_the_batch_does_not_matter(name, batch, data):
+    order = data.draw(st.permutations(range(len(batch.labels))))
+    shuffled = Batch(*(part[order] for part in batch))
+    torch.testing.assert_close(LOSSES[name](shuffled), LOSSES[name](batch))
+
+
+@every_loss
+@given(batch=batches())
+@checked
+def test_the_loss_is_a_mean_over_the_batch_so_repeating_it_changes_nothing(name, batch):
+    twice = Batch(*(torch.cat([part, part]) for part in batch))
+    torch.testing.assert_close(LOSSES[name](twice), LOSSES[name](batch))
+
+
+@every_loss
+@given(batch=batches(logits=extreme, dtype=np.float32))
+@checked
+def test_logits_of_ten_thousand_give_finite_values_and_gradients(name, batch):
+    student = batch.current.requires_grad_()
+    loss = LOSSES[name](batch)
+    (gradient,) = torch.autograd.grad(loss, student)
+    assert loss.dtype == torch.float32
+    assert loss.isfinite()
+    assert gradient.isfinite().all()
+
+
+@every_loss
+@given(batch=batches(logits=extreme, dtype=np.float32))
+@checked
+def test_at_ten_thousand_float32_still_agrees_with_float64(name, batch):
+    exact = LOSSES[name](Batch(batch.current.double(), batch.previous.double(), batch.labels))
+    # 1e-2: ten units in the last place of a logit of 1e4
+    torch.testing.assert_close(LOSSES[name](batch).double(), exact, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES.keys() - DETACHED))
+def test_the_gradient_is_the_derivative(name):
+    batch = random_batch(size=3, g=3, h=2)
+
+    def loss(current: Tensor, previous: Tensor) -> Tensor:
+        return LOSSES[name](Batch(current, previous, batch.labels))
+
+    # The teacher is an argument like any other: these are pure functions.
+    assert gradcheck(loss, (batch.current.requires_grad_(), batch.previous.requires_grad_()))

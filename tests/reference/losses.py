@@ -1,0 +1,160 @@
+"""The losses as their papers write them: one sample and one class at a time, in float64, nothing rearranged.
+
+A batch is a list of rows. Keep logits moderate (within ±10): these formulas overflow and cancel, which is why
+the package works in log space.
+"""
+
+from collections.abc import Sequence
+from math import exp, log
+
+Row = Sequence[float]
+Rows = Sequence[Row]
+
+
+def softmax(row: Row, temperature: float) -> list[float]:
+    total = 0.0
+    for logit in row:
+        total += exp(logit / temperature)
+    return [exp(logit / temperature) / total for logit in row]
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + exp(-x))
+
+
+def mean(values: Sequence[float]) -> float:
+    total = 0.0
+    for value in values:
+        total += value
+    return total / len(values)
+
+
+def divergence(p: Row, z: Row) -> float:
+    total = 0.0
+    for p_j, z_j in zip(p, z, strict=True):
+        total += p_j * log(p_j / z_j)
+    return total
+
+
+def cross_entropy(target: float, probability: float) -> float:
+    """Of one binary outcome."""
+    return -target * log(probability) - (1 - target) * log(1 - probability)
+
+
+def augmented_target(current: Rows, previous: Rows, temperature: float) -> list[list[float]]:
+    """z of Eq. 5."""
+    rows = []
+    for student, teacher in zip(current, previous, strict=True):
+        g, p, q = len(teacher), softmax(student, temperature), softmax(teacher, temperature)
+        new_mass = 0.0
+        for c in range(g, len(student)):
+            new_mass += p[c]
+        z = []
+        for j in range(len(student)):
+            z.append(p[j] if j >= g else q[j] * (1 - new_mass))
+        rows.append(z)
+    return rows
+
+
+def augmented_distillation(current: Rows, previous: Rows, temperature: float, student_temperature: float) -> float:
+    """J_KD-Aug of Eq. 9."""
+    target = augmented_target(current, previous, temperature)
+    return mean(
+        [divergence(softmax(student, student_temperature), z) for student, z in zip(current, target, strict=True)]
+    )
+
+
+def released_target(current: Rows, previous: Rows) -> list[list[float]]:
+    """The z of the authors' release: the sum over new classes is at temperature 3, all else at 5."""
+    rows = []
+    for student, teacher in zip(current, previous, strict=True):
+        g, p_3, p_5, q = len(teacher), softmax(student, 3), softmax(student, 5), softmax(teacher, 5)
+        ratio = 1.0
+        for c in range(g, len(student)):
+            ratio -= p_3[c]
+        rows.append([p_5[j] if j >= g else q[j] * ratio for j in range(len(student))])
+    return rows
+
+
+def released_distillation(current: Rows, previous: Rows) -> float:
+    target = released_target(current, previous)
+    return mean([divergence(softmax(student, 3), z) for student, z in zip(current, target, strict=True)])
+
+
+def distillation(current: Rows, previous: Rows, temperature: float) -> float:
+    losses = []
+    for student, teacher in zip(current, previous, strict=True):
+        g = len(teacher)
+        p, q = softmax(student[:g], temperature), softmax(teacher, temperature)
+        loss = 0.0
+        for j in range(g):
+            loss -= q[j] * log(p[j])
+        losses.append(loss)
+    return mean(losses)
+
+
+def icarl_loss(current: Rows, previous: Rows | None, labels: Sequence[int]) -> float:
+    """Classification on the classes without a teacher, distillation on those with one (iCaRL, Alg. 3)."""
+    losses = []
+    for i, (student, label) in enumerate(zip(current, labels, strict=True)):
+        g = 0 if previous is None else len(previous[i])
+        loss = 0.0
+        for y in range(g, len(student)):
+            loss += cross_entropy(1.0 if y == label else 0.0, sigmoid(student[y]))
+        for y in range(g):
+            assert previous is not None
+            loss += cross_entropy(sigmoid(previous[i][y]), sigmoid(student[y]))
+        losses.append(loss)
+    return mean(losses)
+
+
+def released_icarl_loss(current: Rows, previous: Rows | None, labels: Sequence[int]) -> float:
+    classification = mean([-log(softmax(student, 1)[label]) for student, label in zip(current, labels, strict=True)])
+    if previous is None:
+        return classification
+    entries = []
+    for student, teacher in zip(current, previous, strict=True):
+        for j in range(len(teacher)):
+            entries.append(cross_entropy(sigmoid(teacher[j]), sigmoid(sigmoid(student[j]))))
+    return classification + mean(entries)
+
+
+def gradient_compensation_weights(current: Rows, labels: Sequence[int], old_classes: int) -> list[float]:
+    if old_classes == 0:
+        return [1.0 for _ in labels]
+    gradients = [abs(sigmoid(student[y]) - 1) for student, y in zip(current, labels, strict=True)]
+    weights = []
+    for gradient, label in zip(gradients, labels, strict=True):
+        group = []
+        for other, other_label in zip(gradients, labels, strict=True):
+            if (other_label < old_classes) == (label < old_classes):
+                group.append(other)
+        weights.append(gradient / mean(group))
+    return weights
+
+
+def compensated_loss(current: Rows, labels: Sequence[int], old_classes: int) -> float:
+    weights = gradient_compensation_weights(current, labels, old_classes)
+    entries = []
+    for student, label, weight in zip(current, labels, weights, strict=True):
+        for j in range(len(student)):
+            entries.append(weight * cross_entropy(1.0 if j == label else 0.0, sigmoid(student[j])))
+    return mean(entries)
+
+
+def relation_distillation(current: Rows, previous: Rows, labels: Sequence[int]) -> float:
+    entries = []
+    for student, teacher, label in zip(current, previous, labels, strict=True):
+        target = [1.0 if j == label else 0.0 for j in range(len(student))]
+        for j in range(len(teacher)):
+            target[j] = sigmoid(teacher[j])
+        for j in range(len(student)):
+            entries.append(cross_entropy(target[j], sigmoid(student[j])))
+    return mean(entries)
+
+
+def glfc_loss(current: Rows, previous: Rows | None, labels: Sequence[int]) -> float:
+    if previous is None:
+        return compensated_loss(current, labels, 0)
+    compensated = compensated_loss(current, labels, len(previous[0]))
+    return 0.5 * compensated + 0.5 * relation_distillation(current, previous, labels)
