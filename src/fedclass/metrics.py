@@ -1,0 +1,216 @@
+"""Accuracy and forgetting, derived from stored confusion counts; the definition is in the name.
+
+confusion[i][j]: how many test images of class i were predicted as j. Classes are numbered in order of
+arrival, so after task t the matrix covers classes 0..sum(task_sizes[:t+1])-1 and no others.
+
+acc[t][i]: accuracy on the classes of task i after task t, 0-based, so row t has t+1 entries.
+
+Everything is in percent. What has no value is a ValueError, never NaN or a silent 0: an accuracy without test
+images, a forgetting without a second task.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from statistics import fmean
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = [
+    "Summary",
+    "accuracy_average_incremental",
+    "accuracy_macro",
+    "accuracy_micro",
+    "accuracy_row",
+    "bwt",
+    "class_accuracy",
+    "forgetting_after",
+    "forgetting_chaudhry",
+    "forgetting_fedclass",
+    "forgetting_first_task",
+    "forgetting_per_task",
+    "summarise",
+]
+
+
+class Summary(TypedDict):
+    """What a report shows of a run, as plain floats and lists; None (or []) is what one task cannot tell."""
+
+    accuracy_matrix: list[list[float]]
+    accuracy_last: float
+    accuracy_last_macro: float
+    accuracy_average_incremental: float
+    forgetting_fedclass: float | None
+    forgetting_per_task: list[float]
+    forgetting_chaudhry: float | None
+    forgetting_first_task: float | None
+    bwt: float | None
+
+
+def class_accuracy(confusion: ArrayLike, classes: Sequence[int] | None = None) -> list[float]:
+    """100 * confusion[i][i] / sum_j confusion[i][j] for each class i of `classes` (default: all)."""
+    counts = _counts(confusion)
+    chosen = list(range(len(counts)) if classes is None else classes)
+    if unknown := [i for i in chosen if not 0 <= i < len(counts)]:
+        raise ValueError(f"classes {unknown} are not among the {len(counts)} of the confusion matrix")
+    images = counts.sum(axis=1)
+    if empty := [i for i in chosen if images[i] == 0]:
+        raise ValueError(f"no test images of classes {empty}: their accuracy is undefined; leave them out")
+    return [100 * int(counts[i, i]) / int(images[i]) for i in chosen]
+
+
+def accuracy_micro(confusion: ArrayLike) -> float:
+    """100 * sum_i confusion[i][i] / sum_ij confusion[i][j]: every image counts the same."""
+    counts = _counts(confusion)
+    images = int(counts.sum())
+    if images == 0:
+        raise ValueError("no test images: accuracy is undefined")
+    return 100 * int(counts.trace()) / images
+
+
+def accuracy_macro(confusion: ArrayLike, classes: Sequence[int] | None = None) -> float:
+    """Mean of class_accuracy over `classes` (default: all): every class counts the same.
+
+    Predictions of any class count; only the truth is restricted to `classes`.
+    """
+    per_class = class_accuracy(confusion, classes)
+    if not per_class:
+        raise ValueError("no classes: accuracy is undefined")
+    return fmean(per_class)
+
+
+def accuracy_row(confusion: ArrayLike, task_sizes: Sequence[int]) -> list[float]:
+    """acc[t]: accuracy_macro on the classes of each task seen so far.
+
+    Which tasks those are follows from the matrix: it must cover the first t+1 of them exactly, for some t.
+    """
+    edges = _task_edges(task_sizes)
+    seen = len(_counts(confusion))
+    if seen not in edges[1:]:
+        raise ValueError(f"a confusion matrix of {seen} classes ends within a task; tasks end at {edges[1:]}")
+    tasks = pairwise(edge for edge in edges if edge <= seen)
+    return [accuracy_macro(confusion, range(first, end)) for first, end in tasks]
+
+
+def accuracy_average_incremental(values: Sequence[float]) -> float:
+    """Mean over tasks t of values[t], the micro accuracy over all classes seen so far, after task t."""
+    if len(values) == 0:
+        raise ValueError("average incremental accuracy needs at least one task, got none")
+    _check_percent(values, "values")
+    return fmean(values)
+
+
+def forgetting_after(acc: Sequence[Sequence[float]], t: int) -> float:
+    """F_t = 1/t * sum_{i<t} (acc[i][i] - acc[t][i]), t 0-based: the paper's F_2 is t = 1."""
+    _check_matrix(acc)
+    if not 0 < t < len(acc):
+        raise ValueError(f"forgetting needs 0 < t < {len(acc)} (tasks seen), got t={t}")
+    return fmean(acc[i][i] - acc[t][i] for i in range(t))
+
+
+def forgetting_per_task(acc: Sequence[Sequence[float]]) -> list[float]:
+    """[F_1, ..., F_{T-1}], 0-based: one value for each task but the first."""
+    _check_two_tasks(acc)
+    return [forgetting_after(acc, t) for t in range(1, len(acc))]
+
+
+def forgetting_fedclass(acc: Sequence[Sequence[float]]) -> float:
+    """Mean of F_1..F_{T-1}: the "average forgetting" of the FedCLASS paper, recovered from its tables."""
+    return fmean(forgetting_per_task(acc))
+
+
+def forgetting_chaudhry(acc: Sequence[Sequence[float]]) -> float:
+    """Mean over i < T-1 of max_{i<=t<T-1} acc[t][i] - acc[T-1][i] (Chaudhry et al. 2018).
+
+    Against forgetting_fedclass: the best accuracy ever reached instead of the one right after learning, and
+    the end of the run only.
+    """
+    _check_two_tasks(acc)
+    *earlier, last = acc
+    return fmean(max(row[i] for row in earlier[i:]) - last[i] for i in range(len(earlier)))
+
+
+def forgetting_first_task(acc: Sequence[Sequence[float]]) -> float:
+    """acc[0][0] - acc[T-1][0]: what the run lost of its first task."""
+    _check_two_tasks(acc)
+    return float(acc[0][0] - acc[-1][0])
+
+
+def bwt(acc: Sequence[Sequence[float]]) -> float:
+    """Backward transfer: mean over i < T-1 of acc[T-1][i] - acc[i][i] (Lopez-Paz and Ranzato 2017).
+
+    Equal to -F_{T-1}.
+    """
+    _check_two_tasks(acc)
+    last = len(acc) - 1
+    return fmean(acc[last][i] - acc[i][i] for i in range(last))
+
+
+def summarise(confusions: Sequence[ArrayLike], task_sizes: Sequence[int]) -> Summary:
+    """Every metric of a run, JSON-serialisable.
+
+    confusions[t]: the confusion matrix after task t over all classes seen so far. A run that stopped early
+    has fewer matrices than tasks.
+    """
+    edges = _task_edges(task_sizes)
+    if not 0 < len(confusions) < len(edges):
+        raise ValueError(f"need 1 to {len(task_sizes)} confusion matrices (tasks), got {len(confusions)}")
+    for t, (confusion, seen) in enumerate(zip(confusions, edges[1:], strict=False)):
+        if len(_counts(confusion)) != seen:
+            raise ValueError(
+                f"the confusion matrix after task {t} has {len(_counts(confusion))} classes; tasks of "
+                f"{list(task_sizes[: t + 1])} classes make {seen}"
+            )
+    acc = [accuracy_row(confusion, task_sizes) for confusion in confusions]
+    comparable = len(acc) > 1
+    return Summary(
+        accuracy_matrix=acc,
+        accuracy_last=accuracy_micro(confusions[-1]),
+        accuracy_last_macro=accuracy_macro(confusions[-1]),
+        accuracy_average_incremental=accuracy_average_incremental([accuracy_micro(c) for c in confusions]),
+        forgetting_fedclass=forgetting_fedclass(acc) if comparable else None,
+        forgetting_per_task=forgetting_per_task(acc) if comparable else [],
+        forgetting_chaudhry=forgetting_chaudhry(acc) if comparable else None,
+        forgetting_first_task=forgetting_first_task(acc) if comparable else None,
+        bwt=bwt(acc) if comparable else None,
+    )
+
+
+def _counts(confusion: ArrayLike) -> NDArray[np.int64]:
+    try:
+        counts = np.asarray(confusion)
+    except ValueError as error:  # rows of different lengths
+        raise ValueError(f"a confusion matrix is square; its rows differ in length ({error})") from error
+    if counts.ndim != 2 or counts.shape[0] != counts.shape[1] or counts.size == 0:
+        raise ValueError(f"a confusion matrix is square and not empty, got shape {counts.shape}")
+    if not np.issubdtype(counts.dtype, np.integer):
+        raise ValueError(f"a confusion matrix holds whole counts of images, got {counts.dtype} entries")
+    if (counts < 0).any():
+        raise ValueError(f"a confusion matrix holds counts of images, got {counts.min()}")
+    return counts.astype(np.int64)
+
+
+def _task_edges(task_sizes: Sequence[int]) -> list[int]:
+    """[0, s_0, s_0 + s_1, ...]: task i has the classes edges[i]..edges[i+1]-1."""
+    if not task_sizes or min(task_sizes) < 1:
+        raise ValueError(f"task sizes are positive numbers of classes, got {list(task_sizes)}")
+    return list(accumulate(task_sizes, initial=0))
+
+
+def _check_matrix(acc: Sequence[Sequence[float]]) -> None:
+    for t, row in enumerate(acc):
+        if len(row) != t + 1:
+            raise ValueError(f"acc[{t}] has {len(row)} entries; after task {t} there are {t + 1} tasks to test")
+        _check_percent(row, f"acc[{t}]")
+
+
+def _check_percent(values: Sequence[float], where: str) -> None:
+    if wrong := [value for value in values if not 0 <= value <= 100]:  # NaN fails the comparison too
+        raise ValueError(f"{where}: accuracies are percentages, got {wrong}")
+
+
+def _check_two_tasks(acc: Sequence[Sequence[float]]) -> None:
+    _check_matrix(acc)
+    if len(acc) < 2:
+        raise ValueError(f"forgetting compares tasks and needs at least two, got {len(acc)}")
