@@ -1,0 +1,68 @@
+"""From a name in a recipe to a model."""
+
+import difflib
+import importlib
+
+import torch
+from torch import Tensor, nn
+
+from fedclass.errors import ConfigError
+from fedclass.models.incremental import IncrementalModel
+from fedclass.models.resnet import BACKBONES, Norm
+from fedclass.rng import generator
+
+
+def imported(path: str, *, where: str) -> object:
+    """The object behind `package.module:name`."""
+    module_name, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{where}: cannot import {path!r} ({error}); it must read package.module:name, importable from here"
+        ) from error
+
+
+def _backbone(name: str, norm: Norm) -> nn.Module:
+    if ":" in name:
+        build = imported(name, where="[model] name")
+        if not callable(build):
+            raise ConfigError(f"[model] name: {name!r} is not callable; it must build an nn.Module")
+        backbone = build()
+    elif name in BACKBONES:
+        backbone = BACKBONES[name](norm)
+    else:
+        near = difflib.get_close_matches(name, BACKBONES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "or package.module:build for your own"
+        raise ConfigError(f"[model] name: unknown model {name!r}; known: {', '.join(BACKBONES)}; {hint}")
+    if not isinstance(backbone, nn.Module):
+        raise ConfigError(f"[model] name: {name!r} built a {type(backbone).__name__} instead of an nn.Module")
+    return backbone
+
+
+def build_model(name: str, *, norm: Norm, image_size: tuple[int, int], seed: int) -> IncrementalModel:
+    """A model with no classes yet, initialised from the seed alone.
+
+    A user's backbone initialises itself from torch's global stream; it is seeded around the call and left as it was.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(generator(seed, "model").initial_seed())
+        backbone = _backbone(name, norm)
+    features = _features(backbone, name, image_size)
+    return IncrementalModel(backbone, features).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+@torch.no_grad()
+def _features(backbone: nn.Module, name: str, image_size: tuple[int, int]) -> int:
+    """D, found by showing the backbone one blank image."""
+    was_training = backbone.training
+    try:
+        output = backbone.eval()(torch.zeros(1, 3, *image_size))
+    except RuntimeError as error:
+        raise ConfigError(
+            f"[model] name: {name!r} cannot take images of 3x{image_size[0]}x{image_size[1]}: {error}"
+        ) from error
+    backbone.train(was_training)
+    if not isinstance(output, Tensor) or output.ndim != 2:
+        raise ConfigError(f"[model] name: {name!r} must map (B, 3, H, W) to features (B, D)")
+    return output.shape[1]

@@ -1,0 +1,63 @@
+"""A backbone and a head that gains classes from task to task."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from fedclass.rng import generator
+from fedclass.wire import Weights
+
+
+class GrowingHead(nn.Linear):
+    """A linear classifier that can gain classes; rows already learned never move."""
+
+    @torch.no_grad()
+    def grow(self, new_classes: int, generator: torch.Generator) -> None:
+        """Append rows drawn as nn.Linear draws its own: uniform within 1/sqrt(features)."""
+        bound = 1 / math.sqrt(self.in_features)
+        rows = torch.empty(new_classes, self.in_features).uniform_(-bound, bound, generator=generator)
+        bias = torch.empty(new_classes).uniform_(-bound, bound, generator=generator)
+        self.weight = nn.Parameter(torch.cat([self.weight, rows.to(self.weight)]))
+        self.bias = nn.Parameter(torch.cat([self.bias, bias.to(self.bias)]))
+        self.out_features += new_classes
+
+
+class IncrementalModel(nn.Module):
+    """Images to logits over all classes met so far. `backbone` maps (B, 3, H, W) to (B, D)."""
+
+    def __init__(self, backbone: nn.Module, features: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        with torch.random.fork_rng(devices=[]):  # nn.Linear draws even for no rows: leave the caller's stream alone
+            self.head = GrowingHead(features, 1)
+        self.head.weight = nn.Parameter(torch.empty(0, features))
+        self.head.bias = nn.Parameter(torch.empty(0))
+        self.head.out_features = 0
+
+    @property
+    def classes(self) -> int:
+        return self.head.out_features
+
+    def features(self, images: Tensor) -> Tensor:
+        features: Tensor = self.backbone(images)
+        return features
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.backbone(images))
+        return logits
+
+    def grow_to(self, classes: int, *, seed: int) -> None:
+        """Grow the head to `classes`. Equal seeds give equal rows, however many steps it takes to get there."""
+        for index in range(self.classes, classes):
+            self.head.grow(1, generator(seed, "head", index))
+
+    def load(self, weights: Weights) -> None:
+        """Take over `weights`, for however many classes they are."""
+        classes, width = weights["head.weight"].shape
+        if classes != self.classes:
+            device = self.head.weight.device
+            self.head.weight = nn.Parameter(torch.empty(classes, width, device=device))
+            self.head.bias = nn.Parameter(torch.empty(classes, device=device))
+            self.head.out_features = classes
+        self.load_state_dict(weights)

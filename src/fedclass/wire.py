@@ -1,0 +1,54 @@
+"""All that may ever cross the network between the server and a client.
+
+No image, no exemplar and no output for a single sample is among it; a test lists these fields.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+Weights = Mapping[str, Tensor]  # parameters and buffers by name, on the CPU
+
+Phase = Literal["train", "end_task"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the server asks of one client: to train for one round, or to close a task (choose exemplars)."""
+
+    client: int
+    task: int
+    round: int
+    phase: Phase
+    weights: Weights
+    teacher: Weights | None  # the global model at the end of the previous task; none in the first
+
+
+@dataclass(frozen=True)
+class Update:
+    """All a client ever sends; a test lists these fields."""
+
+    client: int
+    task: int
+    round: int
+    weights: Weights  # empty for the end of a task
+    examples: int  # the weight of this update in the mean
+    metrics: Mapping[str, float]
+    extras: Mapping[str, Tensor] = field(default_factory=dict)  # only what Method.uploads declares
+
+
+def nbytes(weights: Weights) -> int:
+    return sum(tensor.nbytes for tensor in weights.values())
+
+
+def sha256(weights: Weights) -> str:
+    """Identity of weights: names, shapes, dtypes and bits."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        tensor = weights[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()
