@@ -1,0 +1,79 @@
+"""Your own images: a folder per class, in train/ and in test/."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from fedclass.data.images import Split
+from fedclass.errors import DataError
+
+GRAY_MODES = frozenset({"1", "L", "LA"})
+DEEP_MODES = ("I", "F")  # 16 or 32 bits per pixel; Pillow would clip them to 255, not scale them
+
+
+def read_folder(root: Path) -> tuple[tuple[str, ...], Split, Split]:
+    """Class names (sorted), training and test split of `train/<class>/*` and `test/<class>/*`.
+
+    All images must have one size. If all are gray they keep one channel, otherwise all become RGB. Hidden files
+    (.DS_Store and its like) are passed over; any other file must be an image.
+    """
+    train, test = _image_files(root / "train"), _image_files(root / "test")
+    for name in test:
+        if name not in train:
+            raise DataError(
+                f"{root / 'test' / name}: there is no class of this name in {root / 'train'}; "
+                "add training images for it, or remove it"
+            )
+    classes = tuple(train)
+    files = [file for split in (train, test) for paths in split.values() for file in paths]
+    images = _stack([_read(file) for file in files], files)
+    labels = np.array([classes.index(file.parent.name) for file in files], np.int64)
+    border = sum(map(len, train.values()))
+    return classes, Split(images[:border], labels[:border]), Split(images[border:], labels[border:])
+
+
+def _image_files(parent: Path) -> dict[str, list[Path]]:
+    """Class name -> its files, both sorted."""
+    if not parent.is_dir():
+        raise DataError(f"{parent}: no such folder; images belong in train/<class>/ and test/<class>/ below data.path")
+    visible = sorted(entry for entry in parent.iterdir() if not entry.name.startswith("."))
+    found: dict[str, list[Path]] = {}
+    for entry in visible:
+        if not entry.is_dir():
+            raise DataError(f"{entry}: lies beside the class folders; move it into one of them, or away")
+        found[entry.name] = sorted(file for file in entry.iterdir() if not file.name.startswith("."))
+        if not found[entry.name]:
+            raise DataError(f"{entry}: this class has no images; add some, or remove the folder")
+    if not found:
+        raise DataError(f"{parent}: holds no class folders; images belong in {parent.name}/<class>/")
+    return found
+
+
+def _read(file: Path) -> NDArray[np.uint8]:
+    """(H, W) if the file is gray, else (H, W, 3)."""
+    try:
+        with Image.open(file) as opened:
+            if opened.mode.startswith(DEEP_MODES):
+                raise DataError(f"{file}: has more than 8 bits per channel ({opened.mode}); save it with 8 bits")
+            upright = ImageOps.exif_transpose(opened)  # telephones store the rotation beside the pixels
+            return np.asarray(upright.convert("L" if opened.mode in GRAY_MODES else "RGB"))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"{file}: cannot be read as an image ({error}); remove or replace it") from error
+
+
+def _stack(pictures: Sequence[NDArray[np.uint8]], files: Sequence[Path]) -> NDArray[np.uint8]:
+    """(N, H, W, C), C = 1 if every picture is gray, else 3."""
+    size = pictures[0].shape[:2]
+    channels = 3 if any(picture.ndim == 3 for picture in pictures) else 1
+    images = np.empty((len(pictures), *size, channels), np.uint8)
+    for at, picture in enumerate(pictures):
+        if picture.shape[:2] != size:
+            raise DataError(
+                f"{files[at]}: is {picture.shape[1]}x{picture.shape[0]} pixels, but {files[0]} is "
+                f"{size[1]}x{size[0]}; resize all images to one size"
+            )
+        images[at] = picture if picture.ndim == 3 else picture[..., None]
+    return images

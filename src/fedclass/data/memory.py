@@ -1,0 +1,113 @@
+"""Exemplars: the few images of earlier tasks that a client keeps and replays. They never leave it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedclass.data.partition import Index
+from fedclass.errors import ConfigError
+
+Select = Literal["random", "herding", "first"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemorySettings:
+    """Table [memory]. The budget is per client in total, or per class; 0 keeps nothing."""
+
+    per_client: Annotated[int | None, Field(ge=0, description="exemplars a client keeps in all")] = 50
+    per_class: Annotated[int | None, Field(ge=0, description="exemplars a client keeps of each class")] = None
+    select: Annotated[Select, Field(description="which images become exemplars")] = "random"
+
+    @property
+    def keeps(self) -> bool:
+        return bool(self.per_class if self.per_class is not None else self.per_client)
+
+    def quotas(self, classes: list[int]) -> dict[int, int]:
+        """How many exemplars of each class a client that has met `classes` (in order of arrival) may keep.
+
+        A budget in total is divided evenly; what is left over goes to the classes that came first.
+        """
+        if self.per_class is not None:
+            return dict.fromkeys(classes, self.per_class)
+        share, rest = divmod(self.per_client or 0, max(len(classes), 1))
+        return {label: share + (i < rest) for i, label in enumerate(classes)}
+
+
+@dataclass(frozen=True)
+class Exemplars:
+    """The images kept of each class, most important first, so that a smaller quota keeps a prefix."""
+
+    of_class: Mapping[int, Index] = field(default_factory=dict)
+
+    @property
+    def index(self) -> Index:
+        kept = [images for _, images in sorted(self.of_class.items())]
+        return np.concatenate(kept) if kept else np.empty(0, np.int64)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.of_class.values()))
+
+
+def remember(
+    exemplars: Exemplars,
+    arrived: Index,
+    targets: Index,
+    settings: MemorySettings,
+    rank: Callable[[int, Index, int], Index],
+) -> Exemplars:
+    """The exemplars after a task: what was kept, cut to the new quotas, and the best of what arrived.
+
+    rank(label, images, count): the `count` most important ones of `images`, in order.
+    """
+    labels = targets[arrived]
+    seen = sorted({*exemplars.of_class, *labels.tolist()})
+    kept = {}
+    for label, quota in settings.quotas(seen).items():
+        old, new = exemplars.of_class.get(label), arrived[labels == label]
+        if old is None:
+            kept[label] = rank(label, new, min(quota, len(new)))
+        else:  # a class that has come back: its first exemplars stay
+            kept[label] = np.concatenate([old, np.setdiff1d(new, old)])[:quota] if len(new) else old[:quota]
+    return Exemplars(kept)
+
+
+def herd(features: NDArray[np.float32], count: int) -> Index:
+    """Herding (iCaRL, Alg. 4): pick, one by one, the row that brings the mean of the picked closest to that of all.
+
+    features: (n, D), rows of unit length.  Returns `count` positions, in the order in which they were picked.
+    """
+    mean = features.mean(axis=0, dtype=np.float64)
+    total = np.zeros_like(mean)
+    free = np.ones(len(features), dtype=bool)
+    picked = np.empty(count, np.int64)
+    for k in range(count):
+        distance = np.linalg.norm(mean - (total + features) / (k + 1), axis=1)
+        picked[k] = np.argmin(np.where(free, distance, np.inf))
+        free[picked[k]] = False
+        total += features[picked[k]]
+    return picked
+
+
+def check_budget(settings: MemorySettings, counts: NDArray[np.int64], task_sizes: tuple[int, ...]) -> None:
+    """Refuse budgets that make no sense before anything is trained. counts: (clients, classes)."""
+    if settings.per_client is not None and settings.per_class is not None:
+        raise ConfigError("[memory] give per_client or per_class, not both")
+    if settings.per_client is None and settings.per_class is None:
+        raise ConfigError("[memory] give per_client (exemplars in all) or per_class; 0 keeps none")
+    if len(task_sizes) < 2:
+        return
+    before_last = counts[:, : -task_sizes[-1]]
+    most = int(before_last.sum(axis=1).max()), int(before_last.max())
+    for key, budget, limit in (
+        ("per_client", settings.per_client, most[0]),
+        ("per_class", settings.per_class, most[1]),
+    ):
+        if budget is not None and budget > limit:
+            of = "before the last task" if key == "per_client" else "of one class"
+            raise ConfigError(
+                f"[memory] {key} = {budget} is more than any client has (at most {limit} images {of}); lower it"
+            )

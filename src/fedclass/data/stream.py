@@ -1,0 +1,127 @@
+"""Classes arrive in tasks: class order -> tasks -> clients."""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedclass.data.images import ImageSet
+from fedclass.data.partition import Index, PartitionSettings, partition
+from fedclass.errors import ConfigError, DataError
+from fedclass.rng import array_generator
+
+RELEASED_SEED = 2023  # of the legacy NumPy generator that orders the classes in the authors' release
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamSettings:
+    """Table [stream]."""
+
+    tasks: Annotated[
+        list[int] | str, Field(description='classes per task: [5, 5], "5,5", "{17,15,15}", "B0-Inc10"')
+    ] = "{5,5}"
+    class_order: Annotated[
+        Literal["natural", "seeded", "released"] | list[int],
+        Field(description='order of arrival: "natural", "seeded", "released", or a list of labels'),
+    ] = "natural"
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """A data set cut into tasks and clients. From here on, classes are numbered in order of arrival.
+
+    targets, test_targets: (N,) such numbers, -1 for classes that never arrive.  shares: the images of each client.
+    """
+
+    data: ImageSet
+    classes: tuple[str, ...]
+    task_sizes: tuple[int, ...]
+    targets: Index
+    test_targets: Index
+    shares: list[Index]
+
+    @property
+    def clients(self) -> int:
+        return len(self.shares)
+
+    def classes_until(self, task: int) -> int:
+        """How many classes have arrived once `task` (from 0) has begun."""
+        return sum(self.task_sizes[: task + 1])
+
+    def new_data(self, client: int, task: int) -> Index:
+        """D_t^k: what arrives at the client in the task."""
+        share = self.shares[client]
+        targets = self.targets[share]
+        first = self.classes_until(task) - self.task_sizes[task]
+        return share[(targets >= first) & (targets < self.classes_until(task))]
+
+    def counts(self) -> NDArray[np.int64]:
+        """(clients, classes): how many images of each class each client holds."""
+        width = len(self.classes)
+        return np.stack([np.bincount(self.targets[share], minlength=width) for share in self.shares])
+
+
+def build_stream(data: ImageSet, stream: StreamSettings, shares: PartitionSettings, *, seed: int) -> Stream:
+    order, sizes = _order_and_sizes(stream, len(data.classes), seed)
+    number = np.full(len(data.classes), -1, np.int64)
+    number[order] = np.arange(len(order))
+    targets, test_targets = number[data.train.labels], number[data.test.labels]
+    names = tuple(data.classes[label] for label in order)
+    for split, found in (("training", targets), ("test", test_targets)):
+        missing = np.flatnonzero(np.bincount(found[found >= 0], minlength=len(order)) == 0)
+        if len(missing):
+            raise DataError(f"{data.name}: no {split} image of class {names[missing[0]]!r}, which is in the stream")
+    return Stream(
+        data=data,
+        classes=names,
+        task_sizes=sizes,
+        targets=targets,
+        test_targets=test_targets,
+        shares=partition(targets, sizes, shares, seed=seed, dataset=data.sha256),
+    )
+
+
+def _order_and_sizes(stream: StreamSettings, classes: int, seed: int) -> tuple[list[int], tuple[int, ...]]:
+    if isinstance(stream.class_order, list):
+        order = stream.class_order
+        if len(set(order)) != len(order) or not set(order) <= set(range(classes)):
+            raise ConfigError(f"[stream] class_order: must list different labels from 0 to {classes - 1}, got {order}")
+    elif stream.class_order == "natural":
+        order = list(range(classes))
+    elif stream.class_order == "seeded":
+        order = array_generator(seed, "class order").permutation(classes).tolist()
+    else:
+        order = np.random.RandomState(RELEASED_SEED).permutation(classes).tolist()
+    sizes = task_sizes(stream.tasks, len(order))
+    if sum(sizes) != len(order):
+        raise ConfigError(
+            f"[stream] tasks: {list(sizes)} make {sum(sizes)} classes, but there are {len(order)}; "
+            "change tasks, or give class_order the list of labels to use"
+        )
+    return order, sizes
+
+
+def task_sizes(tasks: list[int] | str, classes: int) -> tuple[int, ...]:
+    """[5, 5], "5,5", "{5,5}", or "B50-Inc10": fifty classes first, then ten at a time (B0: ten from the start)."""
+    if isinstance(tasks, str):
+        base_and_step = re.fullmatch(r"B(\d+)-?Inc(\d+)", tasks.strip(), re.IGNORECASE)
+        if base_and_step:
+            base, step = map(int, base_and_step.groups())
+            if step < 1 or base + step > classes:
+                raise ConfigError(f"[stream] tasks: {tasks!r} does not fit {classes} classes")
+            rest = classes - base
+            steps = [step] * (rest // step) + ([rest % step] if rest % step else [])
+            return tuple([base, *steps] if base else steps)
+        listed = tasks.strip().removeprefix("{").removesuffix("}")
+        try:
+            tasks = [int(size) for size in listed.split(",")]
+        except ValueError:
+            raise ConfigError(
+                f'[stream] tasks: cannot read {tasks!r}; write [5, 5], "5,5", "{{17,15,15}}" or "B0-Inc10"'
+            ) from None
+    if not tasks or min(tasks) < 1:
+        raise ConfigError(f"[stream] tasks: every task needs at least one class, got {tasks}")
+    return tuple(tasks)

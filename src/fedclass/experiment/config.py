@@ -1,0 +1,202 @@
+"""A recipe: TOML in, a frozen Experiment out, every mistake found before anything starts."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import Field, TypeAdapter, ValidationError
+
+from fedclass.data.memory import MemorySettings
+from fedclass.data.partition import PartitionSettings
+from fedclass.data.stream import StreamSettings
+from fedclass.errors import ConfigError
+from fedclass.federation.client import TrainSettings
+from fedclass.methods import METHODS, FedAvg
+from fedclass.methods.base import parameters
+from fedclass.models.build import imported
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """Table [data]."""
+
+    name: Annotated[str, Field(description="a data set of `fedclass data list`")] = "synnum"
+    path: Annotated[str, Field(description="where its files are; empty: the cache folder")] = ""
+    fraction: Annotated[float, Field(gt=0, le=1, description="first part of each class to train on")] = 1.0
+    test_fraction: Annotated[float, Field(gt=0, le=1, description="first part of each class to test on")] = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """Table [model]."""
+
+    name: Annotated[str, Field(description="resnet8, resnet20, resnet32, or package.module:build")] = "resnet8"
+    norm: Annotated[Literal["batch", "group"], Field(description="normalisation of the ResNets")] = "batch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """Table [evaluation]. The global model is always tested at the end of a task."""
+
+    every: Annotated[int, Field(ge=0, description="test after every so many rounds; 0: at the end of tasks only")] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """All that determines a run."""
+
+    seed: int = 0
+    data: DataSettings = field(default_factory=DataSettings)
+    stream: StreamSettings = field(default_factory=StreamSettings)
+    partition: PartitionSettings = field(default_factory=PartitionSettings)
+    memory: MemorySettings = field(default_factory=MemorySettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    method_name: str = "fedclass"
+    method: FedAvg = field(default_factory=METHODS["fedclass"])
+
+    def to_toml(self) -> str:
+        """The whole recipe, defaults included; reading it back gives an equal experiment."""
+        tables = {section: asdict(getattr(self, section)) for section in SECTIONS}
+        tables["method"] = {"name": self.method_name, **parameters(self.method)}
+        present = {name: {k: v for k, v in table.items() if v is not None} for name, table in tables.items()}
+        return tomli_w.dumps({"seed": self.seed, **present})
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "data": DataSettings,
+    "stream": StreamSettings,
+    "partition": PartitionSettings,
+    "memory": MemorySettings,
+    "model": ModelSettings,
+    "train": TrainSettings,
+    "evaluation": EvaluationSettings,
+}
+
+Table = dict[str, Any]
+
+
+def load(
+    recipe: str | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    method: str | None = None,
+    seed: int | None = None,
+) -> Experiment:
+    """The experiment of a recipe (a file, the name of a recipe that comes along, or None for the embedded default)."""
+    where, table = read_recipe(recipe)
+    if method is not None and method != table.get("method", {}).get("name", "fedclass"):
+        table["method"] = {"name": method}  # another method's parameters mean nothing to this one
+    if seed is not None:
+        table["seed"] = seed
+    for override in overrides:
+        _override(table, override)
+    return experiment(table, where=where)
+
+
+def recipes() -> dict[str, Path]:
+    """The recipes that come along, by name."""
+    folder = Path(str(resources.files("fedclass") / "recipes"))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def read_recipe(recipe: str | None) -> tuple[str, Table]:
+    known = recipes()
+    path = known["default"] if recipe is None else Path(recipe)
+    if recipe in known and not path.exists():
+        path = known[recipe]
+    try:
+        return path.name, tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        hint = _suggestion(str(recipe), known) or f"recipes that come along: {', '.join(known)}"
+        raise ConfigError(f"{recipe}: cannot read the recipe ({error.strerror}); {hint}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a TOML file: {error}") from error
+
+
+def experiment(table: Mapping[str, Any], *, where: str = "recipe") -> Experiment:
+    """Check every key and value of a recipe's tables."""
+    table = dict(table)
+    _only_known(table, ["seed", *SECTIONS, "method"], where)
+    seed = table.pop("seed", 0)
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise ConfigError(f"{where}: seed must be a whole number from 0 on, got {seed!r}")
+    memory = table.get("memory", {})
+    if isinstance(memory, dict) and "per_class" in memory and "per_client" not in memory:
+        table["memory"] = {**memory, "per_client": None}  # one budget takes the place of the other's default
+    sections = {name: _read(kind, table.pop(name, {}), f"{where} [{name}]") for name, kind in SECTIONS.items()}
+    method_table = table.pop("method", {})
+    if not isinstance(method_table, dict):
+        raise ConfigError(f"{where}: method must be a table, [method] with a name")
+    name = method_table.get("name", "fedclass")
+    parameters_given = {key: value for key, value in method_table.items() if key != "name"}
+    method = _read(find_method(name), parameters_given, f"{where} [method]")
+    return Experiment(seed=seed, method_name=name, method=method, **sections)
+
+
+def find_method(name: str) -> type[FedAvg]:
+    """A method by its id, or a user's own by package.module:Class."""
+    if isinstance(name, str) and ":" in name:
+        found = imported(name, where="method")
+        if not (isinstance(found, type) and issubclass(found, FedAvg) and is_dataclass(found)):
+            raise ConfigError(f"method: {name!r} must be a dataclass that derives from fedclass.methods.FedAvg")
+        return found
+    if name not in METHODS:
+        hint = _suggestion(str(name), METHODS) or "your own: package.module:Class"
+        raise ConfigError(f"method: unknown method {name!r}; known are {', '.join(METHODS)}; {hint}")
+    return METHODS[name]
+
+
+def _read(kind: type[Any], table: object, where: str) -> Any:
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where}: must be a table, got {table!r}")
+    _only_known(table, [f.name for f in fields(kind)], where)
+    try:
+        return TypeAdapter(kind).validate_python(table)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"][:1])
+        raise ConfigError(f"{where}: {key} = {table.get(key)!r}: {first['msg']}") from error
+
+
+def _only_known(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    for key in table:
+        if key not in known:
+            hint = _suggestion(key, known) or f"known are {', '.join(known)}"
+            raise ConfigError(f"{where}: unknown key {key!r}; {hint}")
+
+
+def _suggestion(word: str, known: Sequence[str] | Mapping[str, Any]) -> str | None:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else None
+
+
+def _override(table: Table, override: str) -> None:
+    """`train.rounds=2` in a recipe's tables. The value is TOML where it can be read as such, and text otherwise."""
+    key, equals, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts) or len(parts) > 2:
+        raise ConfigError(f"--set {override}: write it as table.key=value, such as train.rounds=2")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    if len(parts) == 1:
+        table[parts[0]] = value
+        return
+    section, name = parts
+    inner = table.setdefault(section, {})
+    if not isinstance(inner, dict):
+        raise ConfigError(f"--set {override}: {section} is not a table")
+    if section == "memory" and name in ("per_client", "per_class"):
+        inner.pop("per_client", None)  # the two exclude each other: the last one given counts
+        inner.pop("per_class", None)
+    if section == "method" and name == "name" and value != inner.get("name"):
+        inner.clear()
+    inner[name] = value

@@ -1,0 +1,63 @@
+"""From a recipe to things that exist: data found and hashed, partition drawn, model built. No training yet."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedclass.data.datasets import DATASETS, load
+from fedclass.data.memory import check_budget
+from fedclass.data.stream import Stream, build_stream
+from fedclass.errors import ConfigError
+from fedclass.experiment.config import Experiment
+from fedclass.federation.client import Client, chosen_device
+from fedclass.federation.store import ClientStore
+from fedclass.models.build import build_model
+from fedclass.models.incremental import IncrementalModel
+
+
+@dataclass(frozen=True)
+class Setup:
+    experiment: Experiment
+    stream: Stream
+
+    @property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        source = DATASETS[self.experiment.data.name]
+        return source.mean, source.std
+
+    def build(self) -> IncrementalModel:
+        height, width = self.stream.data.train.images.shape[1:3]
+        e = self.experiment
+        return build_model(e.model.name, norm=e.model.norm, image_size=(height, width), seed=e.seed)
+
+    def client(self, store: ClientStore) -> Client:
+        e = self.experiment
+        return Client(
+            self.stream,
+            e.method,
+            train=e.train,
+            memory=e.memory,
+            normalisation=self.normalisation,
+            build=self.build,
+            store=store,
+            seed=e.seed,
+        )
+
+
+def prepare(experiment: Experiment) -> Setup:
+    """Everything that can go wrong before training goes wrong here."""
+    try:
+        chosen_device(experiment.train.device).type  # noqa: B018  a wrong name raises
+    except RuntimeError as error:
+        raise ConfigError(f"[train] device: {experiment.train.device!r} is not a device ({error})") from error
+    path = Path(experiment.data.path).expanduser() if experiment.data.path else None
+    data = load(
+        experiment.data.name,
+        path=path,
+        fraction=experiment.data.fraction,
+        test_fraction=experiment.data.test_fraction,
+    )
+    stream = build_stream(data, experiment.stream, experiment.partition, seed=experiment.seed)
+    check_budget(experiment.memory, stream.counts(), stream.task_sizes)
+    setup = Setup(experiment, stream)
+    setup.build()
+    return setup

@@ -1,0 +1,246 @@
+"""A client's work: the only training loop there is, whichever method or engine runs it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedclass.data.batches import as_input, crop_and_flip, cut_out, normalise
+from fedclass.data.memory import MemorySettings, herd, remember
+from fedclass.data.partition import Index
+from fedclass.data.stream import Stream
+from fedclass.federation.store import ClientState, ClientStore
+from fedclass.methods.base import Batch, ClientContext, FedAvg
+from fedclass.models.incremental import IncrementalModel
+from fedclass.models.weights import copy_of
+from fedclass.rng import array_generator, generator
+from fedclass.wire import Job, Update, Weights
+
+INFERENCE_BATCH = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """Table [train]."""
+
+    rounds: Annotated[int, Field(ge=1, description="rounds per task")] = 10
+    local_epochs: Annotated[int, Field(ge=1, description="passes over a client's data in a round")] = 2
+    batch_size: Annotated[int, Field(ge=1, description="images per step")] = 32
+    learning_rate: Annotated[float, Field(gt=0, description="of SGD, rebuilt each round")] = 0.01
+    momentum: Annotated[float, Field(ge=0, lt=1, description="of SGD")] = 0.9
+    weight_decay: Annotated[float, Field(ge=0, description="of SGD")] = 1e-5
+    augment: Annotated[Literal["none", "crop-flip-cutout"], Field(description="random changes to training images")] = (
+        "none"
+    )
+    participation: Annotated[float, Field(gt=0, le=1, description="share of clients asked in a round")] = 1.0
+    weighting: Annotated[
+        Literal["new-data", "with-exemplars"], Field(description="what counts as a client's size in the mean")
+    ] = "new-data"
+    min_updates: Annotated[int, Field(ge=1, description="usable updates a round needs to count")] = 1
+    device: Annotated[str, Field(description='"cpu", "cuda", or "auto": a GPU if there is one')] = "auto"
+
+
+def chosen_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+class Client:
+    """Does any client's jobs, one after the other, on one resident model.
+
+    All state that outlives a job is in the store; everything else here is derived from the job and can be dropped.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        method: FedAvg,
+        *,
+        train: TrainSettings,
+        memory: MemorySettings,
+        normalisation: tuple[Sequence[float], Sequence[float]],
+        build: Callable[[], IncrementalModel],
+        store: ClientStore,
+        seed: int,
+    ) -> None:
+        self.stream, self.method, self.train, self.store, self.seed = stream, method, train, store, seed
+        self.memory = replace(memory, select=method.selects or memory.select)
+        self.normalisation = normalisation
+        self.device = chosen_device(train.device)
+        self.model = build().to(self.device)
+        self.teacher = build().to(self.device).eval() if method.teacher else None
+        self._images = torch.from_numpy(stream.data.train.images)
+        self._targets = torch.from_numpy(stream.targets)
+        self._loaded: Weights | None = None  # what self.teacher holds
+        self._cached_logits: dict[int, Tensor] = {}  # of self.teacher, per client
+
+    def run(self, job: Job) -> Update:
+        return self._train(job) if job.phase == "train" else self._end_task(job)
+
+    def _train(self, job: Job) -> Update:
+        state = self._caught_up(job)
+        new = self.stream.new_data(job.client, job.task)
+        index = np.concatenate([new, state.exemplars.index])
+        self.model.load(job.weights)
+        self.model.train()
+        context = self._context(job)
+        optimizer = torch.optim.SGD(
+            self.model.parameters(),
+            lr=self.train.learning_rate,
+            momentum=self.train.momentum,
+            weight_decay=self.train.weight_decay,
+            foreach=True,
+        )
+        total = torch.zeros((), device=self.device)
+        for batch in self._batches(job, index):
+            optimizer.zero_grad(set_to_none=True)
+            loss = self.method.loss(context, batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            total += loss.detach() * len(batch.labels)
+        seen = max(self.train.local_epochs * len(index), 1)
+        return Update(
+            client=job.client,
+            task=job.task,
+            round=job.round,
+            weights={name: tensor.cpu() for name, tensor in copy_of(self.model).items()},
+            examples=len(index) if self.train.weighting == "with-exemplars" else len(new),
+            metrics={"loss": float(total) / seen},
+        )
+
+    def _end_task(self, job: Job) -> Update:
+        """Choose exemplars with the task's final model, and send what the method declares."""
+        if self.method.uploads or self.memory.select == "herding":
+            self.model.load(job.weights)
+            self.model.eval()
+        state = self.store.load(job.client)
+        if state.tasks <= job.task:
+            state = self._remember(job.client, state, job.task + 1)
+        index = torch.from_numpy(state.exemplars.index)
+        extras = {}
+        if self.method.uploads:
+            with torch.no_grad():
+                images = as_input(self._normalised(index)).to(self.device)
+                labels = self._targets[index].to(self.device)
+                extras = dict(self.method.end_task(self._context(job), images, labels))
+        return Update(
+            client=job.client,
+            task=job.task,
+            round=job.round,
+            weights={},
+            examples=len(index),
+            metrics={"exemplars": float(len(index))},
+            extras={name: tensor.cpu() for name, tensor in extras.items()},
+        )
+
+    def _context(self, job: Job) -> ClientContext:
+        return ClientContext(
+            model=self.model,
+            old_classes=self.stream.classes_until(job.task) - self.stream.task_sizes[job.task],
+            received=[job.weights[name].to(self.device) for name, _ in self.model.named_parameters()],
+        )
+
+    # Batches.
+
+    def _normalised(self, index: Tensor) -> Tensor:
+        return normalise(self._images[index], *self.normalisation)
+
+    def _batches(self, job: Job, index: Index) -> Iterator[Batch]:
+        """`local_epochs` passes over the images, each in a new order, with the teacher's logits beside them."""
+        rng = generator(self.seed, "client", job.client, "task", job.task, "round", job.round)
+        images, targets = torch.from_numpy(index), self._targets[torch.from_numpy(index)]
+        augment = self.train.augment != "none"
+        prepared = None if augment else self._normalised(images)
+        logits = self._teacher_logits(job, prepared)
+        for _ in range(self.train.local_epochs):
+            for chosen in torch.randperm(len(index), generator=rng).split(self.train.batch_size):
+                if prepared is None:
+                    varied = crop_and_flip(self._images[images[chosen]], rng)
+                    inputs = cut_out(normalise(varied, *self.normalisation), rng)
+                else:
+                    inputs = prepared[chosen]
+                inputs = as_input(inputs).to(self.device)
+                previous: Tensor | None = None
+                if logits is not None:
+                    previous = logits[chosen.to(self.device)]
+                elif self._loaded is not None:
+                    previous = self._taught(inputs)
+                yield Batch(inputs, targets[chosen].to(self.device), previous)
+
+    def _teacher_logits(self, job: Job, prepared: Tensor | None) -> Tensor | None:
+        """(n, g), of all of the client's images at once, where they are the same in every epoch.
+
+        The previous task's model does not change, so its logits are kept for the whole task.
+        """
+        weights = job.teacher
+        if self.method.teacher == "received" and job.task > 0:
+            old = self.stream.classes_until(job.task - 1)
+            head = {name: job.weights[name][:old] for name in ("head.weight", "head.bias")}
+            weights = {**job.weights, **head}
+        if self.teacher is None or weights is None:
+            self._loaded = None
+            return None
+        if weights is not self._loaded:
+            self.teacher.load(weights)
+            self._loaded = weights
+            self._cached_logits.clear()
+        if prepared is None:
+            return None
+        if job.client not in self._cached_logits:
+            parts = [self._taught(as_input(part).to(self.device)) for part in prepared.split(INFERENCE_BATCH)]
+            self._cached_logits[job.client] = torch.cat(parts)
+        return self._cached_logits[job.client]
+
+    @torch.no_grad()
+    def _taught(self, inputs: Tensor) -> Tensor:
+        assert self.teacher is not None
+        logits: Tensor = self.teacher(inputs)
+        return logits
+
+    # Exemplars.
+
+    def _caught_up(self, job: Job) -> ClientState:
+        """The client's state as the task begins. A client that missed a task's end chooses its exemplars now."""
+        state = self.store.load(job.client)
+        if state.tasks < job.task:
+            self.model.load(job.teacher if job.teacher is not None else job.weights)
+            self.model.eval()
+            state = self._remember(job.client, state, job.task)
+        return state
+
+    def _remember(self, client: int, state: ClientState, tasks: int) -> ClientState:
+        exemplars = state.exemplars
+        for task in range(state.tasks, tasks):
+
+            def rank(label: int, images: Index, count: int) -> Index:
+                return self._ranked(client, label, images, count)
+
+            arrived = self.stream.new_data(client, task)
+            exemplars = remember(exemplars, arrived, self.stream.targets, self.memory, rank)
+        state = ClientState(tasks=tasks, exemplars=exemplars)
+        self.store.save(client, state)
+        return state
+
+    def _ranked(self, client: int, label: int, images: Index, count: int) -> Index:
+        match self.memory.select:
+            case "first":
+                return images[:count]
+            case "random":
+                return array_generator(self.seed, "memory", client, label).permutation(images)[:count]
+            case "herding":
+                return images[herd(self._features(torch.from_numpy(images)), count)] if count else images[:0]
+
+    @torch.no_grad()
+    def _features(self, index: Tensor) -> np.ndarray:
+        parts = [
+            F.normalize(self.model.features(as_input(self._normalised(part)).to(self.device)))
+            for part in index.split(INFERENCE_BATCH)
+        ]
+        features: np.ndarray = torch.cat(parts).cpu().numpy()
+        return features

@@ -1,0 +1,38 @@
+"""How good the global model is: counts, from which every metric is derived."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedclass.data.batches import as_input, normalise
+from fedclass.data.stream import Stream
+from fedclass.methods.base import FedAvg
+from fedclass.models.incremental import IncrementalModel
+
+BATCH = 256
+
+
+@torch.no_grad()
+def confusion(
+    model: IncrementalModel,
+    method: FedAvg,
+    extras: Mapping[str, Tensor],
+    stream: Stream,
+    normalisation: tuple[Sequence[float], Sequence[float]],
+) -> NDArray[np.int64]:
+    """(classes, classes): how many test images of each class (row) were taken for each (column).
+
+    All classes that the model has met are tested, and all of them compete.
+    """
+    device = next(model.parameters()).device
+    index = np.flatnonzero((stream.test_targets >= 0) & (stream.test_targets < model.classes))
+    model.eval()
+    predicted = []
+    for part in torch.from_numpy(index).split(BATCH):
+        images = normalise(torch.from_numpy(stream.data.test.images)[part], *normalisation)
+        predicted.append(method.predict(model, as_input(images).to(device), extras).argmax(dim=1).cpu())
+    cells = stream.test_targets[index] * model.classes + torch.cat(predicted).numpy()
+    return np.bincount(cells, minlength=model.classes**2).reshape(model.classes, model.classes)

@@ -1,0 +1,51 @@
+"""The server's part of a round: whom to ask, and what to make of the answers."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+
+from fedclass.methods.base import FedAvg
+from fedclass.models.weights import flaw
+from fedclass.rng import array_generator
+from fedclass.wire import Job, Update
+
+
+def sample(clients: Sequence[int], *, participation: float, seed: int, task: int, round: int) -> list[int]:
+    """The clients of a round, in order; at least one. Which ones depends on the seed, the task and the round alone."""
+    count = max(1, math.floor(participation * len(clients) + 0.5))
+    if count >= len(clients):
+        return sorted(clients)
+    chosen = array_generator(seed, "sample", "task", task, "round", round).choice(len(clients), count, replace=False)
+    return sorted(clients[i] for i in chosen)
+
+
+def rejection(update: Update, job: Job, method: FedAvg) -> str | None:
+    """Why the server will not use this update, or None."""
+    if (update.client, update.task, update.round) != (job.client, job.task, job.round):
+        return f"answers for client {update.client}, task {update.task}, round {update.round}"
+    if update.examples < 0 or (job.phase == "train" and update.examples == 0):
+        return f"claims {update.examples} examples"
+    unknown = sorted(set(update.extras) - set(method.uploads if job.phase == "end_task" else ()))
+    if unknown:
+        return f"sends {', '.join(unknown)}, which {type(method).__name__} does not declare"
+    for name, tensor in update.extras.items():
+        if not bool(torch.isfinite(tensor).all()):
+            return f"{name} holds NaN or infinite values"
+    return flaw(update.weights, job.weights) if job.phase == "train" else None
+
+
+def usable(
+    answers: Iterable[Update], jobs: Sequence[Job], method: FedAvg, reject: Callable[[Job, str], None]
+) -> Iterator[Update]:
+    """The answers that can be used, one at a time; of each other one, `reject` is told why."""
+    asked = {job.client: job for job in jobs}
+    for update in answers:
+        job = asked.get(update.client)
+        if job is None:
+            continue
+        reason = rejection(update, job, method)
+        if reason is None:
+            yield update
+        else:
+            reject(job, reason)

@@ -1,0 +1,17 @@
+"""Methods by name. A new one is a file, a line here, a test, and a row in the reproduction page."""
+
+from fedclass.methods.base import Batch, ClientContext, FedAvg
+from fedclass.methods.fedclass import FedCLASS
+from fedclass.methods.glfc import GLFC
+from fedclass.methods.icarl import FedICARL
+from fedclass.methods.wa import FedWA
+
+METHODS: dict[str, type[FedAvg]] = {
+    "fedavg": FedAvg,
+    "fedclass": FedCLASS,
+    "glfc": GLFC,
+    "fedicarl": FedICARL,
+    "fedwa": FedWA,
+}
+
+__all__ = ["GLFC", "METHODS", "Batch", "ClientContext", "FedAvg", "FedCLASS", "FedICARL", "FedWA"]

@@ -1,0 +1,84 @@
+"""FedAvg, and the hooks through which every other method differs from it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedclass.data.memory import Select
+from fedclass.models.incremental import IncrementalModel
+from fedclass.models.weights import weighted_mean
+from fedclass.wire import Update, Weights
+
+Teacher = Literal["previous task", "received"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """images: (B, 3, H, W).  labels: (B,), numbered as classes arrived.  previous: (B, g) logits of the teacher, if any."""
+
+    images: Tensor
+    labels: Tensor
+    previous: Tensor | None
+
+
+@dataclass(frozen=True)
+class ClientContext:
+    """What a client's hooks may look at: g = old_classes, g + h = model.classes."""
+
+    model: IncrementalModel
+    old_classes: int
+    received: Sequence[Tensor]  # the global model's parameters as this round began, in the order of model.parameters()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg:
+    """Cross-entropy on new data and exemplars; the server averages weights (McMahan et al., 2017).
+
+    It replays exemplars like every method here: without them, set memory.per_client=0.
+    """
+
+    teacher: ClassVar[Teacher | None] = None  # whose outputs a batch carries as `previous`
+    selects: ClassVar[Select | None] = None  # how exemplars are chosen, if the method insists
+    uploads: ClassVar[tuple[str, ...]] = ()  # names of extra tensors that end_task may send
+
+    @property
+    def variant_name(self) -> str:
+        """What every table says beside the method's name."""
+        return str(getattr(self, "variant", "standard"))
+
+    # On the client.
+
+    def loss(self, client: ClientContext, batch: Batch) -> Tensor:
+        """The loss of one batch, a scalar."""
+        return F.cross_entropy(client.model(batch.images), batch.labels)
+
+    def end_task(self, client: ClientContext, exemplars: Tensor, labels: Tensor) -> Mapping[str, Tensor]:  # noqa: ARG002
+        """Extra tensors for the server, named in `uploads`; exemplars: (m, 3, H, W), labels: (m,)."""
+        return {}
+
+    # On the server.
+
+    def aggregate(self, updates: Iterable[Update], previous: Weights) -> Weights:  # noqa: ARG002
+        """The next global model (Alg. 2), from this round's updates, which come in the order of clients."""
+        return weighted_mean((update.weights, update.examples) for update in updates)
+
+    def finish_task(self, weights: Weights, old_classes: int) -> Weights:  # noqa: ARG002
+        """The global model to keep, after the last round of a task."""
+        return weights
+
+    def gather(self, extras: Sequence[Mapping[str, Tensor]]) -> Mapping[str, Tensor]:  # noqa: ARG002
+        """What the clients' end_task sent, as tensors that belong to the global model."""
+        return {}
+
+    def predict(self, model: IncrementalModel, images: Tensor, extras: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
+        """(B, classes) scores, the highest wins. `extras` is what `gather` made, empty before the end of a task."""
+        scores: Tensor = model(images)
+        return scores
+
+
+def parameters(method: FedAvg) -> dict[str, object]:
+    """The method's fields: its table in a recipe."""
+    return {f.name: getattr(method, f.name) for f in fields(method)}

@@ -1,0 +1,151 @@
+"""What happened in a run: typed facts, one JSON line each. Reports read only these."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from fedclass.errors import RunError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStarted:
+    version: str
+    method: str
+    variant: str
+    dataset: str
+    dataset_sha256: str
+    official: bool
+    tasks: list[int]
+    classes: list[str]
+    clients: int
+    rounds: int
+    seed: int
+    engine: str
+    machine: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warned:
+    """Something that every reader of the results should know."""
+
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskStarted:
+    task: int
+    new_classes: list[str]
+    clients: int  # those with new data
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateReceived:
+    """For live displays; its content is stored with the round."""
+
+    task: int
+    round: int
+    done: int
+    of: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateRejected:
+    task: int
+    round: int
+    client: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundFinished:
+    """correct, tested: test images per class, if the global model was evaluated after this round."""
+
+    task: int
+    round: int
+    clients: list[int]
+    examples: list[int]
+    losses: list[float]
+    loss: float
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    correct: list[int] | None = None
+    tested: list[int] | None = None
+
+    @property
+    def accuracy(self) -> float | None:
+        """Percent of all test images of classes met so far."""
+        if self.correct is None or self.tested is None:
+            return None
+        return 100 * sum(self.correct) / sum(self.tested)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFinished:
+    """confusion: counts over all classes met so far, rows are the truth."""
+
+    task: int
+    confusion: list[list[int]]
+    exemplars: int
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFinished:
+    summary: dict[str, Any]
+
+
+Event = RunStarted | Warned | TaskStarted | UpdateReceived | UpdateRejected | RoundFinished | TaskFinished | RunFinished
+
+KINDS: dict[str, type[Event]] = {
+    kind.__name__: kind
+    for kind in (RunStarted, Warned, TaskStarted, UpdateRejected, RoundFinished, TaskFinished, RunFinished)
+}
+
+
+@dataclass
+class EventLog:
+    """Appends events to a file; each line is flushed, so that a killed run loses none that it had finished."""
+
+    path: Path
+    _file: Any = field(init=False, repr=False)
+
+    def __enter__(self) -> Self:
+        self._file = self.path.open("a", encoding="utf-8")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def write(self, event: Event) -> None:
+        if type(event).__name__ not in KINDS:
+            return
+        record = {"event": type(event).__name__, "time": round(time.time(), 3), **asdict(event)}
+        self._file.write(json.dumps(record, allow_nan=False) + "\n")
+        self._file.flush()
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """The events of a run; a last line that was cut short by a crash is left out."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    except OSError as error:
+        raise RunError(f"{path}: cannot read it ({error.strerror}); is {path.parent} a run directory?") from error
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            kind = KINDS[record["event"]]
+            known = {f.name for f in fields(kind)}
+            yield kind(**{name: value for name, value in record.items() if name in known})
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines) and not line.endswith("\n"):
+                return
+            raise RunError(f"{path}, line {number}: not an event of fedclass ({error})") from error
