@@ -9,6 +9,7 @@ folders with the published files. One run takes two to four minutes on one core.
 import argparse
 import json
 import multiprocessing
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from pathlib import Path
 from statistics import mean
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import save
 
 from fedclass.data.batches import as_input, normalise
 from fedclass.engines.inprocess import InProcess
@@ -23,7 +26,7 @@ from fedclass.experiment.config import load
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import Setup, prepare
 from fedclass.federation.store import MemoryStore
-from fedclass.runs.layout import create
+from fedclass.runs.layout import create, write_atomically
 from fedclass.wire import Job, Update, Weights
 
 ROOT = Path("runs/choose-defaults")
@@ -84,17 +87,40 @@ class Cell:
 
 
 class Watching(InProcess):
-    """In-process, and looks at each task's teacher: how sharp are its scores on the classes that it knows?"""
+    """In-process, with two additions.
 
-    def __init__(self, setup: Setup) -> None:
+    It looks at each task's teacher: how sharp are its scores on the classes that it knows? And it keeps the updates of
+    the first task, which all candidates share to the bit, so that only one of them has to compute these.
+    """
+
+    def __init__(self, setup: Setup, shared: Path) -> None:
         super().__init__(setup.client(MemoryStore()))
-        self.setup, self.sharpness = setup, list[dict[str, float]]()
+        self.setup, self.shared, self.sharpness = setup, shared, list[dict[str, float]]()
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Update]:
-        teacher = jobs[0].teacher
-        if teacher is not None and jobs[0].round == 0:
-            self.sharpness.append(sharpness(self.setup, teacher))
-        return super().run(jobs)
+        first = jobs[0]
+        if first.teacher is not None and first.round == 0:
+            self.sharpness.append(sharpness(self.setup, first.teacher))
+        if first.task > 0 or first.phase != "train":
+            yield from super().run(jobs)
+            return
+        for job in jobs:
+            path = self.shared / f"{job.round}-{job.client}.safetensors"
+            if not path.exists():
+                update = super().run([job])
+                _keep(next(update), path)
+            with safe_open(path, "pt") as file:
+                weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no mapping
+                about = json.loads(file.metadata()["about"])
+            yield Update(job.client, job.task, job.round, weights, about["examples"], about["metrics"])
+
+
+def _keep(update: Update, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = json.dumps({"examples": update.examples, "metrics": dict(update.metrics)})
+    content = save({name: tensor.contiguous() for name, tensor in update.weights.items()}, {"about": about})
+    write_atomically(path.with_name(f"{os.getpid()}-{path.name}"), content)
+    path.with_name(f"{os.getpid()}-{path.name}").replace(path)
 
 
 @torch.no_grad()
@@ -113,7 +139,7 @@ def carry_out(cell: Cell) -> Cell:
     setup = prepare(load(None, cell.settings, seed=cell.seed))
     for leftover in cell.folder.glob("*"):
         leftover.unlink()
-    engine = Watching(setup)
+    engine = Watching(setup, ROOT / "first-tasks" / cell.folder.parts[-3] / str(cell.seed))
     run(setup, engine, create(cell.folder))
     (cell.folder / "teacher.json").write_text(json.dumps(engine.sharpness))
     return cell

@@ -39,12 +39,13 @@ def crop_and_flip(images: Tensor, generator: torch.Generator, *, pad: int = 4) -
     return padded[torch.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
-def cut_out(images: Tensor, generator: torch.Generator, *, size: int = 16) -> Tensor:
+def cut_out(images: Tensor, generator: torch.Generator, *, size: int | None = None) -> Tensor:
     """Cutout (DeVries and Taylor, 2017): zero a square with a uniform centre, clipped at the border.
 
-    images: (B, H, W, 3) normalised, so that zero is the mean.
+    images: (B, H, W, 3) normalised, so that zero is the mean.  size: by default half of the height, 16 for CIFAR-10.
     """
     count, height, width, _ = images.shape
+    size = height // 2 if size is None else size
     y = torch.randint(height, (count, 1), generator=generator)
     x = torch.randint(width, (count, 1), generator=generator)
     rows = _within(torch.arange(height), y, size)

@@ -111,3 +111,18 @@ def check_budget(settings: MemorySettings, counts: NDArray[np.int64], task_sizes
             raise ConfigError(
                 f"[memory] {key} = {budget} is more than any client has (at most {limit} images {of}); lower it"
             )
+
+
+def planned(settings: MemorySettings, counts: NDArray[np.int64], task_sizes: tuple[int, ...]) -> NDArray[np.int64]:
+    """(clients, tasks): how many exemplars each client will keep after each task. counts: (clients, classes)."""
+    plan = np.zeros((len(counts), len(task_sizes)), np.int64)
+    kept = np.zeros_like(counts)
+    for task in range(len(task_sizes)):
+        until = sum(task_sizes[: task + 1])
+        for client, row in enumerate(counts):
+            quotas = settings.quotas(np.flatnonzero(row[:until]).tolist())
+            for label, quota in quotas.items():
+                first_time = label >= until - task_sizes[task]
+                kept[client, label] = min(quota, row[label] if first_time else kept[client, label])
+            plan[client, task] = kept[client].sum()
+    return plan

@@ -21,7 +21,7 @@ class StreamSettings:
     """Table [stream]."""
 
     tasks: Annotated[
-        list[int] | str, Field(description='classes per task: [5, 5], "5,5", "{17,15,15}", "B0-Inc10"')
+        int | list[int] | str, Field(description='classes per task: [5, 5], "5,5", "{17,15,15}", "B0-Inc10"')
     ] = "{5,5}"
     class_order: Annotated[
         Literal["natural", "seeded", "released"] | list[int],
@@ -104,7 +104,7 @@ def _order_and_sizes(stream: StreamSettings, classes: int, seed: int) -> tuple[l
     return order, sizes
 
 
-def task_sizes(tasks: list[int] | str, classes: int) -> tuple[int, ...]:
+def task_sizes(tasks: int | list[int] | str, classes: int) -> tuple[int, ...]:
     """[5, 5], "5,5", "{5,5}", or "B50-Inc10": fifty classes first, then ten at a time (B0: ten from the start)."""
     if isinstance(tasks, str):
         base_and_step = re.fullmatch(r"B(\d+)-?Inc(\d+)", tasks.strip(), re.IGNORECASE)
@@ -122,6 +122,8 @@ def task_sizes(tasks: list[int] | str, classes: int) -> tuple[int, ...]:
             raise ConfigError(
                 f'[stream] tasks: cannot read {tasks!r}; write [5, 5], "5,5", "{{17,15,15}}" or "B0-Inc10"'
             ) from None
+    if isinstance(tasks, int):
+        tasks = [tasks]
     if not tasks or min(tasks) < 1:
         raise ConfigError(f"[stream] tasks: every task needs at least one class, got {tasks}")
     return tuple(tasks)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import fedclass
 from fedclass import metrics
+from fedclass.data.memory import planned
 from fedclass.engines.base import Engine
 from fedclass.errors import RoundError
 from fedclass.experiment.setup import Setup
@@ -97,7 +98,7 @@ class Run:
         return summary
 
     def _announce(self) -> None:
-        data, e = self.stream.data, self.experiment
+        data, e, counts = self.stream.data, self.experiment, self.stream.counts()
         self.tell(
             RunStarted(
                 version=fedclass.__version__,
@@ -108,7 +109,8 @@ class Run:
                 official=data.official,
                 tasks=list(self.stream.task_sizes),
                 classes=list(self.stream.classes),
-                clients=self.stream.clients,
+                counts=counts.tolist(),
+                exemplars=planned(e.memory, counts, self.stream.task_sizes).sum(axis=0).tolist(),
                 rounds=e.train.rounds,
                 seed=e.seed,
                 engine=self.engine.name,

@@ -101,7 +101,7 @@ class Client:
         for batch in self._batches(job, index):
             optimizer.zero_grad(set_to_none=True)
             loss = self.method.loss(context, batch)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             total += loss.detach() * len(batch.labels)
         seen = max(self.train.local_epochs * len(index), 1)

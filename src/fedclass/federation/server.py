@@ -26,13 +26,18 @@ def rejection(update: Update, job: Job, method: FedAvg) -> str | None:
         return f"answers for client {update.client}, task {update.task}, round {update.round}"
     if update.examples < 0 or (job.phase == "train" and update.examples == 0):
         return f"claims {update.examples} examples"
-    unknown = sorted(set(update.extras) - set(method.uploads if job.phase == "end_task" else ()))
-    if unknown:
-        return f"sends {', '.join(unknown)}, which {type(method).__name__} does not declare"
+    if not all(map(math.isfinite, update.metrics.values())):
+        return f"reports {dict(update.metrics)}"
+    declared = set(method.uploads if job.phase == "end_task" else ())
+    if set(update.extras) != declared:
+        names = sorted(set(update.extras) ^ declared)
+        return f"extras differ from what {type(method).__name__} declares: {', '.join(names)}"
     for name, tensor in update.extras.items():
         if not bool(torch.isfinite(tensor).all()):
             return f"{name} holds NaN or infinite values"
-    return flaw(update.weights, job.weights) if job.phase == "train" else None
+    if job.phase == "end_task":
+        return method.extras_flaw(update.extras, job.weights) if declared else None
+    return flaw(update.weights, job.weights)
 
 
 def usable(

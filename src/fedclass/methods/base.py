@@ -17,7 +17,7 @@ Teacher = Literal["previous task", "received"]
 
 @dataclass(frozen=True)
 class Batch:
-    """images: (B, 3, H, W).  labels: (B,), numbered as classes arrived.  previous: (B, g) logits of the teacher, if any."""
+    """images: (B, 3, H, W).  labels: (B,), numbered as classes arrived.  previous: (B, g) teacher's logits, if any."""
 
     images: Tensor
     labels: Tensor
@@ -72,6 +72,10 @@ class FedAvg:
     def gather(self, extras: Sequence[Mapping[str, Tensor]]) -> Mapping[str, Tensor]:  # noqa: ARG002
         """What the clients' end_task sent, as tensors that belong to the global model."""
         return {}
+
+    def extras_flaw(self, extras: Mapping[str, Tensor], weights: Weights) -> str | None:  # noqa: ARG002
+        """Why what end_task sent cannot be gathered, or None. Names and finite values have been checked."""
+        return None
 
     def predict(self, model: IncrementalModel, images: Tensor, extras: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
         """(B, classes) scores, the highest wins. `extras` is what `gather` made, empty before the end of a task."""

@@ -13,6 +13,7 @@ from fedclass.data.memory import Select
 from fedclass.losses import icarl_loss, released_icarl_loss
 from fedclass.methods.base import Batch, ClientContext, FedAvg, Teacher
 from fedclass.models.incremental import IncrementalModel
+from fedclass.wire import Weights
 
 FEWEST = 2  # the mean of one image would be an output for a single sample, and those never leave a client
 
@@ -61,6 +62,14 @@ class FedICARL(FedAvg):
             "class_means": torch.where(known[:, None], sums / counts.clamp(min=1)[:, None], 0.0),
             "class_counts": torch.where(known, counts, 0),
         }
+
+    def extras_flaw(self, extras: Mapping[str, Tensor], weights: Weights) -> str | None:
+        head = weights["head.weight"]
+        if extras["class_means"].shape != head.shape or extras["class_counts"].shape != head.shape[:1]:
+            return f"class means for other shapes than the head's {tuple(head.shape)}"
+        if extras["class_counts"].is_floating_point() or bool((extras["class_counts"] < 0).any()):
+            return "class counts that are not counts"
+        return None
 
     def gather(self, extras: Sequence[Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
         """The means over all clients' exemplars, each client counted by how many it has."""

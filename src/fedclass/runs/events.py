@@ -21,11 +21,16 @@ class RunStarted:
     official: bool
     tasks: list[int]
     classes: list[str]
-    clients: int
+    counts: list[list[int]]  # per client, per class in order of arrival: its training images over the whole run
+    exemplars: list[int]  # that all clients together will keep after each task
     rounds: int
     seed: int
     engine: str
     machine: dict[str, str]
+
+    @property
+    def clients(self) -> int:
+        return len(self.counts)
 
 
 @dataclass(frozen=True, kw_only=True)

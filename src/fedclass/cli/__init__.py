@@ -1,0 +1,58 @@
+"""The command line. Commands import what they need when they run, so that --help is quick."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import fedclass
+from fedclass.cli import inspect, plan, run
+from fedclass.cli.data import app as data
+from fedclass.errors import FedclassError
+
+EPILOG = (
+    "Exit codes: 0 done, 1 failed, 2 wrong option or recipe, 3 data missing or damaged, 4 run directory unusable, "
+    "5 a round had too few usable updates, 130 interrupted."
+)
+
+app = typer.Typer(
+    name="fedclass",
+    help="Federated class-incremental learning: many sites train one image classifier, new classes keep arriving, "
+    "and old ones are not forgotten.\n\nStart with `fedclass compare`, which needs no download.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("compare")(run.compare)
+app.command("plan")(plan.plan)
+app.command("methods")(inspect.methods)
+app.command("list")(inspect.list_)
+app.command("doctor")(inspect.doctor)
+app.add_typer(data, name="data")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"fedclass {fedclass.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """A user's mistake ends in one line on stderr and an exit code; only a defect of ours shows a traceback."""
+    sys.path.insert(0, str(Path.cwd()))  # for --method my_module:MyMethod
+    try:
+        app()
+    except FedclassError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

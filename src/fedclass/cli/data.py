@@ -1,0 +1,167 @@
+"""`fedclass data`: which data sets there are, getting them, checking them, looking at them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:  # what a command needs it imports itself: `--help` must not wait for torch
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fedclass.data.datasets import Source
+    from fedclass.data.images import Split
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Data sets: list them, fetch them, verify their files, show their images.",
+)
+
+Name = Annotated[str, typer.Argument(help="A name from `fedclass data list`, e.g. cifar10.", show_default=False)]
+PathOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--path",
+        help="Where the files are (for npz: the file itself). "
+        "Default: the folder NAME in $FEDCLASS_DATA or, if that is not set, in your cache folder.",
+        show_default=False,
+    ),
+]
+
+
+@app.command("list")
+def list_datasets() -> None:
+    """All known data sets, their sizes, and whether their files are on this machine."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedclass.data.datasets import DATASETS, cache_folder
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("name", "classes", "image", "train / test", "here?"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("what")
+    for source in DATASETS.values():
+        shape = "x".join(map(str, source.shape)) if source.shape else "any"
+        sizes = " / ".join(f"{size:,}" for size in source.sizes) if source.sizes else "any"
+        classes = str(len(source.classes) or "any")
+        table.add_row(source.name, classes, shape, sizes, _presence(source), source.description)
+    console = Console()
+    console.print(table)
+    console.print("\n`fedclass data fetch NAME` downloads one; `--set data.path=...` names your own.", highlight=False)
+    console.print(f"Files are kept in {cache_folder()}; set FEDCLASS_DATA to keep them elsewhere.", highlight=False)
+
+
+def _presence(source: "Source") -> str:
+    from fedclass.data.datasets import data_folder, locate
+
+    if source.name == "synnum":
+        return "drawn"
+    if not source.files:
+        return "yours"
+    folder = data_folder(source.name, None)
+    present = sum(locate(source, file, folder) is not None for file in source.files)
+    if present == len(source.files):
+        return "yes"
+    return f"{present} of {len(source.files)} files" if present else "no"
+
+
+@app.command()
+def fetch(
+    name: Name,
+    path: PathOption = None,
+    mirror: Annotated[
+        str | None,
+        typer.Option(help="Download from here instead of the official host: URL/<file name>.", show_default=False),
+    ] = None,
+) -> None:
+    """Download a data set and compare it with the published checksums.
+
+    Interrupted downloads go on where they stopped: run the same command again. What is there already is not
+    downloaded twice.
+    """
+    from fedclass.data.datasets import find_source
+    from fedclass.data.download import fetch as download
+
+    folder = download(name, path, mirror=mirror)
+    typer.echo(f"{name} is in {folder}, as published.")
+    typer.echo(f"To cite and to obey: {find_source(name).remark}")
+
+
+@app.command()
+def verify(name: Name, path: PathOption = None) -> None:
+    """Compare the files with their published checksums, and read all of them.
+
+    Per file: ok, unknown (no checksum is published for it), wrong, or missing. Exit code 0 means that the data can be
+    used and is what was published; 3 means that it cannot, or is not.
+    """
+    from fedclass.data.datasets import check_file, data_folder, find_source, load, locate
+    from fedclass.errors import DataError
+
+    source = find_source(name)
+    if name == "synnum":
+        typer.echo("synnum is drawn on demand: there are no files that could be wrong.")
+        return
+    folder = data_folder(name, path)
+    for file in source.files:
+        found = locate(source, file, folder)
+        typer.echo(f"{check_file(source, file, folder):<8} {found or folder / file.name}")
+    images = load(name, path=path)
+    typer.echo(
+        f"readable: {len(images.classes)} classes, {len(images.train):,} images for training, "
+        f"{len(images.test):,} for testing"
+    )
+    if not images.official:
+        raise DataError(
+            f"{folder}: can be used, but is not known to be the published {name}; "
+            f"to get the published files: fedclass data fetch {name}"
+        )
+
+
+@app.command()
+def show(
+    name: Name,
+    path: PathOption = None,
+    out: Annotated[Path, typer.Option(help="The picture to write; its ending decides the format.")] = Path("sheet.png"),
+    count: Annotated[int, typer.Option(min=1, help="Images per class.")] = 10,
+) -> None:
+    """Write a picture with the first training images of each class, a row per class."""
+    from fedclass.data import synnum
+    from fedclass.data.datasets import load
+    from fedclass.errors import ConfigError
+
+    part = min(1.0, count / synnum.TRAIN_PER_CLASS) if name == "synnum" else 1.0  # draw no more than is shown
+    images = load(name, path=path, fraction=part, test_fraction=part)
+    try:
+        _write_sheet(contact_sheet(images.train, len(images.classes), count), images.classes, out)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--out {out}: cannot be written ({error}); choose another name") from error
+    typer.echo(f"{out}: {len(images.classes)} classes, up to {count} images each")
+
+
+def contact_sheet(split: "Split", classes: int, count: int) -> "NDArray[np.uint8]":
+    """(classes * H, count * W, C): a row per class, its first images from left to right, white where there are none."""
+    import numpy as np
+
+    _, height, width, channels = split.images.shape
+    sheet = np.full((classes, height, count, width, channels), 255, np.uint8)
+    for label in range(classes):
+        first = split.images[np.flatnonzero(split.labels == label)[:count]]
+        sheet[label, :, : len(first)] = first.transpose(1, 0, 2, 3)
+    return sheet.reshape(classes * height, count * width, channels)
+
+
+def _write_sheet(sheet: "NDArray[np.uint8]", classes: tuple[str, ...], out: Path) -> None:
+    from matplotlib.figure import Figure  # without pyplot: no window system, no global state
+
+    rows, columns, channels = sheet.shape
+    height = rows // len(classes)
+    zoom = 1.5 / 100  # inches per pixel of the sheet
+    figure = Figure(figsize=(columns * zoom + 1.5, rows * zoom + 0.2), layout="constrained")
+    axes = figure.add_subplot()
+    axes.imshow(sheet.squeeze(2) if channels == 1 else sheet, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+    axes.set_yticks([height * (row + 0.5) - 0.5 for row in range(len(classes))], classes)
+    axes.set_xticks([])
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    figure.savefig(out, dpi=150)

@@ -1,0 +1,136 @@
+"""fedclass methods, fedclass list, fedclass doctor."""
+
+import inspect
+import os
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, get_args, get_type_hints
+
+import typer
+
+from fedclass.errors import FedclassError
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(help="One of them, in detail; or package.module:Class.")] = None,
+) -> None:
+    """List the methods, or show what one does and which parameters it takes."""
+    from rich.table import Table
+
+    from fedclass.cli.display import console
+    from fedclass.experiment.config import find_method
+    from fedclass.methods import METHODS
+
+    if name is None:
+        table = Table(box=None, padding=(0, 2))
+        for column in ("method", "what it is", "variants"):
+            table.add_column(column)
+        for id, method in METHODS.items():
+            table.add_row(id, inspect.cleandoc(method.__doc__ or "").splitlines()[0], ", ".join(_variants(method)))
+        console.print(table)
+        console.print("\n`fedclass methods NAME` shows its parameters; --method package.module:Class runs your own.")
+        return
+    method = find_method(name)
+    console.print(f"[bold]{name}[/bold]\n\n{inspect.cleandoc(method.__doc__ or '')}\n", highlight=False)
+    hints = get_type_hints(method, include_extras=True)
+    table = Table(box=None, padding=(0, 2), title="parameters, table [method] of a recipe", title_justify="left")
+    for column in ("key", "default", "meaning"):
+        table.add_column(column)
+    default = method()
+    for f in fields(method):
+        about = next((a.description for a in get_args(hints[f.name]) if hasattr(a, "description")), "")
+        table.add_row(f.name, _shown(getattr(default, f.name)), about or "")
+    console.print(table)
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _variants(method: type) -> list[str]:
+    hint = get_type_hints(method).get("variant")
+    return [str(option) for option in get_args(hint)] if hint else ["standard"]
+
+
+def list_(folder: Annotated[Path, typer.Argument(help="Where to look for runs.")] = Path("runs")) -> None:
+    """List runs: what they were, how far they got, what came out."""
+    from rich.table import Table
+
+    from fedclass.cli.display import console
+    from fedclass.errors import RunError
+    from fedclass.runs.results import list_runs
+
+    if not folder.is_dir():
+        raise RunError(f"{folder}: no such folder; `fedclass run` makes the first run")
+    found = list_runs(folder)
+    if not found:
+        console.print(f"no runs in {folder}; `fedclass run` makes the first", highlight=False)
+        return
+    table = Table(box=None, padding=(0, 2))
+    for column in ("run", "method (variant)", "data", "tasks", "seed", "rounds"):
+        table.add_column(column, justify="right" if column in ("seed", "rounds") else "left")
+    for column in ("global", "forgetting"):
+        table.add_column(column, justify="right")
+    for run in found:
+        start, summary = run.started, run.summary
+        figures = ("-", "-")
+        if summary:
+            forgetting = summary["forgetting_fedclass"]
+            figures = f"{summary['accuracy_last']:.1f}", "-" if forgetting is None else f"{forgetting:.1f}"
+        table.add_row(
+            str(run.path.relative_to(folder)),
+            f"{start.method} ({start.variant})",
+            start.dataset + ("" if start.official else " (unofficial)"),
+            ",".join(map(str, start.tasks)),
+            str(start.seed),
+            f"{run.rounds_done}/{run.rounds}",
+            *figures,
+        )
+    console.print(table)
+
+
+def doctor() -> None:
+    """Check this machine: versions, cores, GPU, data folder, and one real training step. Exit code 0 if all is well."""
+    import platform
+
+    import torch
+
+    import fedclass
+    from fedclass.cli.display import console
+    from fedclass.data.datasets import cache_folder
+
+    def line(name: str, value: str) -> None:
+        console.print(f"{name:<14} {value}", highlight=False)
+
+    line("fedclass", f"{fedclass.__version__} ({Path(fedclass.__file__).parent})")
+    line("python", f"{platform.python_version()} ({sys.executable})")
+    line("torch", f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()} kernels")
+    line("cores", f"{os.cpu_count()}; each run uses one")
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none that torch can use"
+    line("GPU", gpu)
+    folder = cache_folder()
+    line("data folder", f"{folder}" + ("" if folder.exists() else " (not there yet)") + "; FEDCLASS_DATA moves it")
+    line("training step", _training_step())
+
+
+def _training_step() -> str:
+    """One small run in memory, with the real data, model and client."""
+    import torch
+
+    from fedclass.experiment.config import load
+    from fedclass.experiment.setup import prepare
+    from fedclass.federation.store import MemoryStore
+    from fedclass.models.weights import copy_of, flaw
+    from fedclass.wire import Job
+
+    small = ["data.fraction=0.01", "data.test_fraction=0.01", "partition.kind=iid", "memory.per_client=0"]
+    setup = prepare(load(None, small))
+    model = setup.build()
+    model.grow_to(5, seed=0)
+    before = copy_of(model)
+    update = setup.client(MemoryStore()).run(Job(0, 0, 0, "train", before, None))
+    problem = flaw(update.weights, before)
+    if problem or all(torch.equal(update.weights[name], before[name]) for name in before):
+        raise FedclassError(f"a training step on drawn digits went wrong: {problem or 'the weights did not change'}")
+    return f"ok, loss {update.metrics['loss']:.2f}"

@@ -1,0 +1,93 @@
+"""fedclass plan: who holds what, when, before anything is trained."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedclass.cli.run import Overrides, Recipe
+
+WIDEST = 12  # more columns of single classes do not fit on a terminal
+
+
+def plan(
+    recipe: Recipe = None,
+    overrides: Overrides = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the partition.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Also draw it, to this .png, .svg or .pdf file.")] = None,
+    save: Annotated[Path | None, typer.Option(help='Write the partition to a file, for partition.kind="file".')] = None,
+) -> None:
+    """Show who holds how many images of which class in which task, and the memory plan. Nothing is trained.
+
+    Example:  fedclass plan --set partition.alpha=0.1 --picture plan.png
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from fedclass.cli.display import console
+    from fedclass.data.memory import planned
+    from fedclass.data.partition import save_partition
+    from fedclass.experiment.config import load
+    from fedclass.experiment.setup import prepare
+
+    experiment = load(recipe, overrides or [], seed=seed)
+    stream = prepare(experiment).stream
+    counts = stream.counts()
+    memory = planned(experiment.memory, counts, stream.task_sizes)
+    starts = [sum(stream.task_sizes[:task]) for task in range(len(stream.task_sizes) + 1)]
+    by_class = len(stream.classes) <= WIDEST
+
+    table = Table(
+        title=f"{stream.data.name}: training images per client",
+        box=SIMPLE_HEAD,
+        title_justify="left",
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("\nclient", justify="right")
+    for task, size in enumerate(stream.task_sizes):
+        if by_class:
+            for label in range(starts[task], starts[task + 1]):
+                table.add_column(f"T{task + 1}\n{stream.classes[label]}", justify="right")
+        else:
+            table.add_column(f"T{task + 1}\nimages", justify="right")
+            table.add_column(f"of {size}\nclasses", justify="right")
+    table.add_column("\nall", justify="right")
+    for task in range(len(stream.task_sizes) - 1):
+        table.add_column(f"kept\nin T{task + 2}", justify="right")
+    for client, row in enumerate(counts):
+        cells: list[str] = []
+        for first, after in pairwise(starts):
+            part = row[first:after]
+            cells += [str(n or "·") for n in part] if by_class else [str(part.sum()), str((part > 0).sum())]
+        table.add_row(str(client), *cells, str(row.sum()), *(str(n) for n in memory[client, :-1]))
+    console.print(table)
+    idle = [
+        f"{(counts[:, a:b].sum(axis=1) == 0).sum()} in task {t + 1}"
+        for t, (a, b) in enumerate(pairwise(starts))
+        if (counts[:, a:b].sum(axis=1) == 0).any()
+    ]
+    if idle:
+        console.print(f"clients without new data: {', '.join(idle)}", highlight=False)
+    budget = experiment.memory
+    rule = (
+        f"{budget.per_class} per class"
+        if budget.per_class is not None
+        else f"{budget.per_client} per client, shared evenly among the classes it has met"
+    )
+    chosen = experiment.method.selects or budget.select
+    console.print(
+        f"memory: {rule}; chosen by {chosen}; {memory[:, -1].sum()} exemplars on all clients at the end",
+        highlight=False,
+    )
+    if picture:
+        from fedclass.report.plots import partition_picture
+
+        settings = experiment.partition
+        kind = f"dirichlet {settings.alpha:g}" if settings.kind == "dirichlet" else settings.kind
+        title = f"{stream.data.name}, {kind}, seed {experiment.seed}"
+        partition_picture(counts, stream.classes, stream.task_sizes, picture, title=title)
+        console.print(f"picture: {picture}", highlight=False)
+    if save:
+        save_partition(stream.shares, save, dataset=stream.data.sha256)
+        console.print(f'partition: {save}; use it with partition.kind="file" partition.path="{save}"', highlight=False)

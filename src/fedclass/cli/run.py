@@ -1,0 +1,94 @@
+"""fedclass run, fedclass compare."""
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedclass.errors import ConfigError
+
+Recipe = Annotated[
+    str | None, typer.Argument(help="A recipe: a TOML file, or the name of one that comes along. Default: embedded.")
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="Override a key of the recipe, such as train.rounds=2. Repeatable.")
+]
+Out = Annotated[Path | None, typer.Option(help="Directory to write to; new or empty. Default: below runs/.")]
+
+
+def run(
+    recipe: Recipe = None,
+    overrides: Overrides = None,
+    method: Annotated[
+        str | None, typer.Option(help="A method of `fedclass methods`, or your own: package.module:Class.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
+    out: Out = None,
+) -> None:
+    """Run one experiment: learn a stream of classes over many clients.
+
+    Writes config.toml, events.jsonl, summary.json, model.safetensors and classes.json to the run directory.
+
+    Example:  fedclass run cifar10_2task --set data.path=~/cifar-10-batches-bin --set method.beta=8
+    """
+    from fedclass.cli.display import console, display, print_table
+    from fedclass.experiment.compare import run_one
+    from fedclass.experiment.config import load
+    from fedclass.report.tables import results_table
+    from fedclass.runs.results import Result
+
+    experiment = load(recipe, overrides or [], method=method, seed=seed)
+    root = out or _fresh(f"{experiment.data.name}-{_word(experiment.method_name)}-s{experiment.seed}")
+    with display([experiment.method_name]) as shown:
+        run_one(experiment, root, lambda event: shown.tell(0, event))
+    print_table(results_table([Result.read(root)]))
+    console.print(f"run directory: {root}", highlight=False)
+
+
+def compare(
+    recipe: Recipe = None,
+    methods: Annotated[str, typer.Option(help="Methods, with commas between them.")] = "fedavg,fedclass",
+    seeds: Annotated[str, typer.Option(help="Seeds, with commas between them; each method is run with each.")] = "0",
+    overrides: Overrides = None,
+    out: Out = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time, one core each. Default: all cores.")
+    ] = None,
+) -> None:
+    """Run several methods on the same data, partition and seeds, and put them into one table.
+
+    Over several seeds, the table shows the mean and the standard deviation.
+
+    Example:  fedclass compare --methods fedavg,fedclass,fedwa --seeds 0,1,2
+    """
+    from fedclass.cli.display import console, display, print_table
+    from fedclass.experiment.compare import run_all
+    from fedclass.experiment.config import load
+    from fedclass.report.tables import results_table
+    from fedclass.runs.results import Result
+
+    try:
+        numbers = [int(seed) for seed in seeds.split(",")]
+    except ValueError:
+        raise ConfigError(f"--seeds {seeds}: write whole numbers with commas between them, such as 0,1,2") from None
+    names = [name.strip() for name in methods.split(",")]
+    if len(set(names)) != len(names) or len(set(numbers)) != len(numbers):
+        raise ConfigError("--methods and --seeds: each may be named once only")
+    experiments = [load(recipe, overrides or [], method=name, seed=seed) for name in names for seed in numbers]
+    root = out or _fresh(f"{experiments[0].data.name}-compare")
+    plan = [(e, root / f"{_word(e.method_name)}-s{e.seed}") for e in experiments]
+    labels = [f"{e.method_name} s{e.seed}" if len(numbers) > 1 else e.method_name for e in experiments]
+    with display(labels) as shown:
+        run_all(plan, workers=workers or os.cpu_count() or 1, listen=shown.tell)
+    print_table(results_table([Result.read(path) for _, path in plan]))
+    console.print(f"run directories: {root}", highlight=False)
+
+
+def _word(method: str) -> str:
+    return method.replace(":", ".")
+
+
+def _fresh(name: str) -> Path:
+    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"

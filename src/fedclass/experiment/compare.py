@@ -1,0 +1,91 @@
+"""Several experiments at once, each in a process of its own."""
+
+import multiprocessing
+import queue
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from multiprocessing.process import BaseProcess
+from multiprocessing.queues import Queue
+from pathlib import Path
+from typing import Any
+
+from fedclass.engines.inprocess import InProcess
+from fedclass.errors import FedclassError, RunError
+from fedclass.experiment.config import Experiment
+from fedclass.experiment.runner import run
+from fedclass.experiment.setup import prepare
+from fedclass.federation.store import MemoryStore
+from fedclass.runs.events import Event, RunFinished
+from fedclass.runs.layout import create
+
+Planned = tuple[Experiment, Path]  # and its run directory
+Told = tuple[int, Event | FedclassError]
+
+
+def run_one(experiment: Experiment, root: Path, listen: Callable[[Event], None]) -> dict[str, Any]:
+    """Prepare first, so that a mistake in the recipe leaves no directory behind."""
+    setup = prepare(experiment)
+    return run(setup, InProcess(setup.client(MemoryStore())), create(root), listen)
+
+
+def run_all(
+    experiments: Sequence[Planned], *, workers: int, listen: Callable[[int, Event], None]
+) -> list[dict[str, Any]]:
+    """The summaries of all experiments, in their order. `listen` hears of each event, with the experiment's number.
+
+    Experiments do not know of each other, so results do not depend on how many run at a time.
+    """
+    for experiment, _ in experiments:
+        prepare(experiment)
+    for _, root in experiments:
+        create(root)
+    spawn = multiprocessing.get_context("spawn")
+    told: Queue[Told] = spawn.Queue()
+    waiting = deque(enumerate(experiments))
+    running: dict[int, BaseProcess] = {}
+    summaries: dict[int, dict[str, Any]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                number, planned = waiting.popleft()
+                running[number] = spawn.Process(target=_work, args=(number, planned, told), daemon=True)
+                running[number].start()
+            try:
+                number, message = told.get(timeout=0.2)
+            except queue.Empty:
+                _check_alive(running, experiments)
+                continue
+            if isinstance(message, FedclassError):
+                raise message
+            listen(number, message)
+            if isinstance(message, RunFinished):
+                summaries[number] = message.summary
+                running.pop(number).join()
+    finally:
+        for process in running.values():
+            process.terminate()
+            process.join()
+    return [summaries[number] for number in range(len(experiments))]
+
+
+def _check_alive(running: dict[int, BaseProcess], experiments: Sequence[Planned]) -> None:
+    for number, process in running.items():
+        if process.exitcode:
+            raise RunError(f"{experiments[number][1]}: its process ended with code {process.exitcode}; see above")
+
+
+def _work(number: int, planned: Planned, told: "Queue[Told]") -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its children
+    parent = multiprocessing.parent_process()
+
+    def tell(event: Event) -> None:
+        if parent is None or not parent.is_alive():
+            sys.exit("fedclass: the process that started this run is gone; the run stops here")
+        told.put((number, event))
+
+    try:
+        run_one(*planned, tell)
+    except FedclassError as error:
+        told.put((number, error))

@@ -1,0 +1,62 @@
+"""What finished runs say, read without torch."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from fedclass.errors import RunError
+from fedclass.runs.events import RoundFinished, RunStarted, read_events
+from fedclass.runs.layout import RunDirectory
+
+
+@dataclass(frozen=True)
+class Result:
+    """The summary of a run. `seconds`, `bytes_up` and the like are in `summary` as they were written."""
+
+    path: Path
+    summary: dict[str, Any]
+
+    @classmethod
+    def read(cls, root: Path) -> Self:
+        directory = RunDirectory(root)
+        try:
+            return cls(root, json.loads(directory.summary.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise RunError(f"{root}: has no summary.json ({error.strerror}); is it a finished run?") from error
+        except ValueError as error:
+            raise RunError(f"{directory.summary}: is damaged ({error})") from error
+
+    @property
+    def label(self) -> str:
+        """The method, with its variant: never one without the other."""
+        return f"{self.summary['method']} ({self.summary['variant']})"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A run directory at a glance, finished or not."""
+
+    path: Path
+    started: RunStarted
+    rounds_done: int
+    summary: dict[str, Any] | None
+
+    @property
+    def rounds(self) -> int:
+        return self.started.rounds * len(self.started.tasks)
+
+
+def list_runs(folder: Path) -> list[Listed]:
+    """All run directories below `folder`, oldest first."""
+    found = []
+    for events in sorted(folder.rglob("events.jsonl"), key=lambda path: path.stat().st_mtime):
+        directory = RunDirectory(events.parent)
+        facts = list(read_events(events))
+        started = next((fact for fact in facts if isinstance(fact, RunStarted)), None)
+        if started is None:
+            continue
+        done = sum(isinstance(fact, RoundFinished) for fact in facts)
+        summary = Result.read(events.parent).summary if directory.summary.exists() else None
+        found.append(Listed(events.parent, started, done, summary))
+    return found

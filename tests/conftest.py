@@ -1,0 +1,83 @@
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedclass.experiment.config import Experiment, load
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """As in a run; several threads per test worker would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def write_tiny(path: Path, *, classes: int = 4, train: int = 24, test: int = 10, side: int = 8) -> Path:
+    """A data set that a small network learns in seconds: each class has its own pattern under noise."""
+    rng = np.random.default_rng(0)
+    patterns = rng.integers(40, 216, size=(classes, side, side, 3))
+
+    def split(count: int) -> tuple[np.ndarray, np.ndarray]:
+        labels = np.tile(np.arange(classes), count)
+        noise = rng.integers(-40, 40, size=(len(labels), side, side, 3))
+        return (patterns[labels] + noise).astype(np.uint8), labels
+
+    (x_train, y_train), (x_test, y_test) = split(train), split(test)
+    np.savez(path, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny(tmp_path_factory.mktemp("data") / "tiny.npz")
+
+
+@pytest.fixture
+def tiny_settings(tiny_file: Path) -> list[str]:
+    """Four classes in two tasks, over three clients: a run of about a second."""
+    return [
+        "data.name=npz",
+        f"data.path={tiny_file}",
+        "data.fraction=1.0",
+        "data.test_fraction=1.0",
+        "stream.tasks=2,2",
+        "partition.clients=3",
+        "partition.kind=iid",
+        "memory.per_client=8",
+        "train.rounds=2",
+        "train.local_epochs=1",
+        "train.participation=1.0",
+        "evaluation.every=1",
+    ]
+
+
+@pytest.fixture
+def tiny(tiny_settings: list[str]) -> Callable[..., Experiment]:
+    """tiny("method.beta=0", method="fedclass", seed=1): an experiment on the tiny data set."""
+
+    def build(*overrides: str, method: str | None = None, seed: int | None = None) -> Experiment:
+        return load(None, [*tiny_settings, *overrides], method=method, seed=seed)
+
+    return build
+
+
+@pytest.fixture
+def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], str]]:
+    """user_module("mine", source): a module of a user's own, importable by that name."""
+    made = []
+
+    def write(name: str, source: str) -> str:
+        (tmp_path / f"{name}.py").write_text(source)
+        monkeypatch.syspath_prepend(tmp_path)
+        made.append(name)
+        return name
+
+    yield write
+    for name in made:
+        sys.modules.pop(name, None)

@@ -1,0 +1,174 @@
+"""Each method as a difference from FedAvg."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedclass import losses
+from fedclass.errors import ConfigError
+from fedclass.methods import METHODS, Batch, ClientContext, FedAvg, FedCLASS, FedICARL, FedWA
+from fedclass.methods.fedclass import FORMS
+from fedclass.methods.wa import align
+from fedclass.models.incremental import IncrementalModel
+from fedclass.models.weights import copy_of
+from fedclass.wire import Update
+
+OLD, NEW, WIDTH = 3, 2, 6
+
+
+class Flat(nn.Module):
+    """(B, 3, H, W) -> (B, 6): enough of a backbone to call a loss."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.flatten(1)[:, :WIDTH]
+
+
+def model() -> IncrementalModel:
+    made = IncrementalModel(Flat(), WIDTH)
+    made.grow_to(OLD + NEW, seed=0)
+    return made
+
+
+@dataclass
+class Given:
+    client: ClientContext
+    batch: Batch
+    logits: Tensor
+    previous: Tensor
+
+
+@pytest.fixture
+def given() -> Given:
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randn(8, 3, 2, 2, generator=rng)
+    labels = torch.randint(OLD + NEW, (8,), generator=rng)
+    previous = torch.randn(8, OLD, generator=rng)
+    net = model()
+    client = ClientContext(model=net, old_classes=OLD, received=list(net.parameters()))
+    return Given(client, Batch(images, labels, previous), net(images), previous)
+
+
+def test_each_loss_is_the_sum_that_its_paper_writes(given: Given) -> None:
+    ce = F.cross_entropy(given.logits, given.batch.labels)
+    labels, current, previous = given.batch.labels, given.logits, given.previous
+    soft = losses.augmented_distillation(current, previous, temperature=4.0, student_temperature=2.0)
+    lam = OLD / (OLD + NEW)
+    kept = losses.distillation(current, previous, temperature=2.0)
+    expected: dict[FedAvg, Tensor] = {
+        FedAvg(): ce,
+        FedCLASS(beta=3.0, temperature=4.0, student_temperature=2.0, stop_gradient=True): ce + 3.0 * soft,
+        FedCLASS(beta=3.0, variant="released"): ce + 3.0 * losses.released_distillation(current, previous),
+        FedWA(): (1 - lam) * ce + lam * kept,
+        FedWA(variant="released"): (1 - lam) * ce + lam * kept,
+        FedICARL(): losses.icarl_loss(current, previous, labels),
+        FedICARL(variant="released"): losses.released_icarl_loss(current, previous, labels),
+        METHODS["glfc"](): losses.glfc_loss(current, previous, labels),
+    }
+    for method, want in expected.items():
+        torch.testing.assert_close(method.loss(given.client, given.batch), want)
+
+
+def test_without_a_teacher_distilling_methods_are_plain_cross_entropy(given: Given) -> None:
+    first = Batch(given.batch.images, given.batch.labels, None)
+    ce = F.cross_entropy(given.logits, given.batch.labels)
+    for method in (FedAvg(), FedCLASS(), FedCLASS(variant="released"), FedWA(), FedICARL(variant="released")):
+        torch.testing.assert_close(method.loss(given.client, first), ce)
+
+
+def test_a_variant_is_named_only_where_its_settings_are_used() -> None:
+    assert FedCLASS().variant_name == "tuned"
+    assert FedCLASS(variant="paper").variant_name == "paper"
+    assert FedCLASS(variant="released").variant_name == "released"
+    assert FedCLASS(temperature=9.0).variant_name.endswith("theta 9, " + FedCLASS(temperature=9.0).variant_name[-9:])
+    assert FedCLASS(temperature=9.0).variant_name != "tuned"
+    assert FedCLASS(variant="paper").form == FORMS["paper"]
+    assert FORMS["paper"].student_temperature == 1.0, "Eq. 9 does not soften the student"
+    with pytest.raises(ConfigError, match="released"):
+        FedCLASS(variant="released", temperature=3.0)
+
+
+def test_alignment_gives_new_rows_the_mean_length_of_old_ones_and_leaves_these() -> None:
+    head = torch.randn(OLD + NEW, WIDTH, generator=torch.Generator().manual_seed(1))
+    aligned = align(head, OLD)
+    assert torch.equal(aligned[:OLD], head[:OLD])
+    torch.testing.assert_close(aligned[OLD:].norm(dim=1).mean(), head[:OLD].norm(dim=1).mean())
+    torch.testing.assert_close(F.normalize(aligned), F.normalize(head))
+
+
+def test_fedwa_aligns_from_the_second_task_on_and_released_never_does() -> None:
+    weights = copy_of(model())
+    assert torch.equal(FedWA().finish_task(weights, 0)["head.weight"], weights["head.weight"])
+    assert torch.equal(FedWA(variant="released").finish_task(weights, OLD)["head.weight"], weights["head.weight"])
+    finished = FedWA().finish_task(weights, OLD)
+    assert torch.equal(finished["head.weight"], align(weights["head.weight"], OLD))
+    assert torch.equal(finished["head.bias"], weights["head.bias"])
+
+
+def test_aggregate_is_the_mean_by_examples() -> None:
+    def update(client: int, value: float, examples: int) -> Update:
+        return Update(client, 0, 0, {"w": torch.full((2,), value)}, examples, {})
+
+    mean = FedAvg().aggregate([update(0, 1.0, 3), update(1, 5.0, 1)], {})
+    assert torch.equal(mean["w"], torch.full((2,), 2.0))
+
+
+class TestNearestMeanOfExemplars:
+    method = FedICARL()
+
+    def sent(self, images: Tensor, labels: list[int]) -> dict[str, Any]:
+        client = ClientContext(model=model(), old_classes=OLD, received=[])
+        return dict(self.method.end_task(client, images, torch.tensor(labels, dtype=torch.int64)))
+
+    def test_a_client_sends_means_of_unit_features_of_classes_it_has_two_images_of(self) -> None:
+        images = torch.randn(5, 3, 2, 2, generator=torch.Generator().manual_seed(2))
+        extras = self.sent(images, [0, 0, 4, 4, 2])
+        features = F.normalize(images.flatten(1)[:, :WIDTH])
+        assert tuple(extras) == self.method.uploads
+        assert extras["class_counts"].tolist() == [2, 0, 0, 0, 2], "one image of class 2 would be a single sample"
+        torch.testing.assert_close(extras["class_means"][0], features[:2].mean(0))
+        torch.testing.assert_close(extras["class_means"][4], features[2:4].mean(0))
+        assert extras["class_means"][[1, 2, 3]].abs().sum() == 0
+
+    def test_no_exemplars_give_no_means_and_the_sigmoids_predict(self) -> None:
+        extras = self.sent(torch.zeros(0, 3, 2, 2), [])
+        assert extras["class_counts"].tolist() == [0] * 5
+        assert self.method.gather([extras]) == {}
+        images = torch.randn(4, 3, 2, 2)
+        assert torch.equal(self.method.predict(model(), images, {}), model()(images))
+
+    def test_means_of_clients_are_weighted_by_their_counts(self) -> None:
+        def extras(value: float, count: int) -> dict[str, Tensor]:
+            return {"class_means": torch.full((2, 3), value), "class_counts": torch.tensor([count, 0])}
+
+        gathered = self.method.gather([extras(1.0, 2), extras(4.0, 4)])
+        assert torch.equal(gathered["class_means"][0], torch.full((3,), 3.0))
+        assert gathered["class_counts"].tolist() == [6, 0]
+
+    def test_the_nearest_mean_wins_and_a_class_without_one_never_does(self) -> None:
+        means = torch.eye(5, WIDTH)
+        counts = torch.tensor([2, 2, 2, 2, 0])
+        images = torch.zeros(5, 3, 2, 2)
+        images.flatten(1)[:, :WIDTH].copy_(torch.eye(5, WIDTH) + 0.1)
+        scores = self.method.predict(model(), images, {"class_means": means, "class_counts": counts})
+        assert scores.argmax(dim=1)[:4].tolist() == [0, 1, 2, 3]
+        assert scores[:, 4].tolist() == [-torch.inf] * 5
+
+    def test_malformed_means_are_refused(self) -> None:
+        weights = copy_of(model())
+        good = {"class_means": torch.zeros(5, WIDTH), "class_counts": torch.zeros(5, dtype=torch.int64)}
+        assert self.method.extras_flaw(good, weights) is None
+        assert self.method.extras_flaw({**good, "class_means": torch.zeros(4, WIDTH)}, weights)
+        assert self.method.extras_flaw({**good, "class_counts": torch.full((5,), -1)}, weights)
+        assert self.method.extras_flaw({**good, "class_counts": torch.zeros(5)}, weights)
+
+
+def test_only_icarl_declares_uploads_and_insists_on_herding() -> None:
+    assert {name for name, method in METHODS.items() if method().uploads} == {"fedicarl"}
+    assert {name for name, method in METHODS.items() if method().selects} == {"fedicarl"}
+    assert FedICARL(variant="released").uploads == ()
+    assert FedICARL(variant="released").selects is None
+    assert FedICARL(variant="released").teacher == "received"
