@@ -1,3 +1,43 @@
-"""Federated class-incremental learning: FedCLASS and its baselines."""
+"""Federated class-incremental learning: FedCLASS and its baselines.
+
+    import fedclass
+
+    experiment = fedclass.load("cifar10_2task", ["train.rounds=2"], method="fedavg", seed=1)
+    summary = fedclass.run(experiment, "runs/mine")
+
+Names are imported when they are first used, so that reading results does not wait for torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from fedclass.errors import FedclassError
+    from fedclass.experiment.compare import run_one as run
+    from fedclass.experiment.config import Experiment, load
+    from fedclass.methods import METHODS, Batch, ClientContext, FedAvg
+
+_HOMES = {
+    "METHODS": "fedclass.methods",
+    "Batch": "fedclass.methods",
+    "ClientContext": "fedclass.methods",
+    "Experiment": "fedclass.experiment.config",
+    "FedAvg": "fedclass.methods",
+    "FedclassError": "fedclass.errors",
+    "load": "fedclass.experiment.config",
+    "run": "fedclass.experiment.compare",
+}
+
+__all__ = ["METHODS", "Batch", "ClientContext", "Experiment", "FedAvg", "FedclassError", "load", "run"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedclass' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), "run_one" if name == "run" else name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -165,7 +165,8 @@ BAD_UPDATES = {
     "names differ": lambda u: replace(u, weights={k: v for k, v in u.weights.items() if k != "head.bias"}),
     "claims 0 examples": lambda u: replace(u, examples=0),
     "claims -5 examples": lambda u: replace(u, examples=-5),
-    "reports": lambda u: replace(u, metrics={"loss": float("nan")}),
+    "reports {'loss': nan": lambda u: replace(u, metrics={**u.metrics, "loss": float("nan")}),
+    "reports {}": lambda u: replace(u, metrics={}),
     "answers for": lambda u: replace(u, round=u.round + 1),
     "extras differ": lambda u: replace(u, extras={"images": torch.zeros(3)}),
 }

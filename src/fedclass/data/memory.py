@@ -94,10 +94,6 @@ def herd(features: NDArray[np.float32], count: int) -> Index:
 
 def check_budget(settings: MemorySettings, counts: NDArray[np.int64], task_sizes: tuple[int, ...]) -> None:
     """Refuse budgets that make no sense before anything is trained. counts: (clients, classes)."""
-    if settings.per_client is not None and settings.per_class is not None:
-        raise ConfigError("[memory] give per_client or per_class, not both")
-    if settings.per_client is None and settings.per_class is None:
-        raise ConfigError("[memory] give per_client (exemplars in all) or per_class; 0 keeps none")
     if len(task_sizes) < 2:
         return
     before_last = counts[:, : -task_sizes[-1]]

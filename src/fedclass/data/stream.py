@@ -74,14 +74,12 @@ def build_stream(data: ImageSet, stream: StreamSettings, shares: PartitionSettin
         missing = np.flatnonzero(np.bincount(found[found >= 0], minlength=len(order)) == 0)
         if len(missing):
             raise DataError(f"{data.name}: no {split} image of class {names[missing[0]]!r}, which is in the stream")
-    return Stream(
-        data=data,
-        classes=names,
-        task_sizes=sizes,
-        targets=targets,
-        test_targets=test_targets,
-        shares=partition(targets, sizes, shares, seed=seed, dataset=data.sha256),
-    )
+    held = partition(targets, sizes, shares, seed=seed, dataset=data.sha256)
+    made = Stream(data, names, sizes, targets, test_targets, held)
+    unheld = np.flatnonzero(made.counts().sum(axis=0) == 0)
+    if len(unheld):
+        raise DataError(f"[partition] no client holds an image of class {names[unheld[0]]!r}; check partition.path")
+    return made
 
 
 def _order_and_sizes(stream: StreamSettings, classes: int, seed: int) -> tuple[list[int], tuple[int, ...]]:

@@ -24,10 +24,15 @@ Planned = tuple[Experiment, Path]  # and its run directory
 Told = tuple[int, Event | FedclassError]
 
 
-def run_one(experiment: Experiment, root: Path, listen: Callable[[Event], None]) -> dict[str, Any]:
-    """Prepare first, so that a mistake in the recipe leaves no directory behind."""
+def run_one(
+    experiment: Experiment, root: Path | str, listen: Callable[[Event], None] = lambda _: None
+) -> dict[str, Any]:
+    """Carry out an experiment in this process, into a new directory, and return its summary.
+
+    Everything is prepared first, so that a mistake in the recipe leaves no directory behind.
+    """
     setup = prepare(experiment)
-    return run(setup, InProcess(setup.client(MemoryStore())), create(root), listen)
+    return run(setup, InProcess(setup.client(MemoryStore())), create(Path(root)), listen)
 
 
 def run_all(

@@ -128,7 +128,9 @@ def experiment(table: Mapping[str, Any], *, where: str = "recipe") -> Experiment
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise ConfigError(f"{where}: seed must be a whole number from 0 on, got {seed!r}")
     memory = table.get("memory", {})
-    if isinstance(memory, dict) and "per_class" in memory and "per_client" not in memory:
+    if isinstance(memory, dict) and "per_class" in memory:
+        if "per_client" in memory:
+            raise ConfigError(f"{where} [memory]: give per_client or per_class, not both")
         table["memory"] = {**memory, "per_client": None}  # one budget takes the place of the other's default
     sections = {name: _read(kind, table.pop(name, {}), f"{where} [{name}]") for name, kind in SECTIONS.items()}
     method_table = table.pop("method", {})

@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -190,18 +191,18 @@ class Run:
                 yield update
 
         up = self.bytes_up
-        stream = received()
-        try:
-            new_weights = self.method.aggregate(stream, weights)
-        except ValueError as error:
-            if used:
-                raise
-            raise RoundError(self._too_few(task, round, len(used), len(jobs))) from error
+        updates = received()
+        first = next(updates, None)  # none at all could not be averaged
+        new_weights = weights if first is None else self.method.aggregate(chain([first], updates), weights)
         if len(used) < train.min_updates:
-            raise RoundError(self._too_few(task, round, len(used), len(jobs)))
+            raise RoundError(
+                f"task {task + 1}, round {round + 1}: {len(used)} of {len(jobs)} updates were usable, and "
+                f"train.min_updates = {train.min_updates} are needed; {self.directory.events} says why each was "
+                "rejected (NaN often means that train.learning_rate is too high)"
+            )
         self.bytes_down += down
         examples = [update.examples for update in used]
-        self.samples += train.local_epochs * sum(examples)
+        self.samples += int(sum(update.metrics["samples"] for update in used))
         losses = [update.metrics["loss"] for update in used]
         last = round == train.rounds - 1  # the end of the task tests it anyway
         every = self.experiment.evaluation.every
@@ -223,23 +224,18 @@ class Run:
         )
         return new_weights
 
-    def _too_few(self, task: int, round: int, used: int, asked: int) -> str:
-        return (
-            f"task {task + 1}, round {round + 1}: {used} of {asked} updates were usable, and train.min_updates = "
-            f"{self.experiment.train.min_updates} are needed; {self.directory.events} says why each was rejected "
-            "(NaN often means that train.learning_rate is too high)"
-        )
-
     def _usable(self, jobs: list[Job]) -> Iterator[Update]:
         """Run the jobs; count bytes, tell what comes in, and leave out what cannot be used."""
 
-        def reject(job: Job, reason: str) -> None:
-            self.tell(UpdateRejected(task=job.task, round=job.round, client=job.client, reason=reason))
+        task, round = jobs[0].task, jobs[0].round
+
+        def reject(client: int, reason: str) -> None:
+            self.tell(UpdateRejected(task=task, round=round, client=client, reason=reason))
 
         def received() -> Iterator[Update]:
             for done, update in enumerate(self.engine.run(jobs), start=1):
                 self.bytes_up += nbytes(update.weights) + nbytes(update.extras)
-                self.tell(UpdateReceived(task=update.task, round=update.round, done=done, of=len(jobs)))
+                self.tell(UpdateReceived(task=task, round=round, done=done, of=len(jobs)))
                 yield update
 
         return usable(received(), jobs, self.method, reject)

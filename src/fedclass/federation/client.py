@@ -104,14 +104,14 @@ class Client:
             loss.backward()
             optimizer.step()
             total += loss.detach() * len(batch.labels)
-        seen = max(self.train.local_epochs * len(index), 1)
+        samples = self.train.local_epochs * len(index)
         return Update(
             client=job.client,
             task=job.task,
             round=job.round,
             weights={name: tensor.cpu() for name, tensor in copy_of(self.model).items()},
             examples=len(index) if self.train.weighting == "with-exemplars" else len(new),
-            metrics={"loss": float(total) / seen},
+            metrics={"loss": float(total) / max(samples, 1), "samples": float(samples)},
         )
 
     def _end_task(self, job: Job) -> Update:

@@ -26,7 +26,8 @@ def rejection(update: Update, job: Job, method: FedAvg) -> str | None:
         return f"answers for client {update.client}, task {update.task}, round {update.round}"
     if update.examples < 0 or (job.phase == "train" and update.examples == 0):
         return f"claims {update.examples} examples"
-    if not all(map(math.isfinite, update.metrics.values())):
+    expected = {"loss", "samples"} if job.phase == "train" else {"exemplars"}
+    if update.metrics.keys() != expected or not all(map(math.isfinite, update.metrics.values())):
         return f"reports {dict(update.metrics)}"
     declared = set(method.uploads if job.phase == "end_task" else ())
     if set(update.extras) != declared:
@@ -41,16 +42,14 @@ def rejection(update: Update, job: Job, method: FedAvg) -> str | None:
 
 
 def usable(
-    answers: Iterable[Update], jobs: Sequence[Job], method: FedAvg, reject: Callable[[Job, str], None]
+    answers: Iterable[Update], jobs: Sequence[Job], method: FedAvg, reject: Callable[[int, str], None]
 ) -> Iterator[Update]:
     """The answers that can be used, one at a time; of each other one, `reject` is told why."""
     asked = {job.client: job for job in jobs}
     for update in answers:
-        job = asked.get(update.client)
-        if job is None:
-            continue
-        reason = rejection(update, job, method)
+        job = asked.pop(update.client, None)
+        reason = "was not asked, or has answered already" if job is None else rejection(update, job, method)
         if reason is None:
             yield update
         else:
-            reject(job, reason)
+            reject(update.client, reason)

@@ -1,0 +1,192 @@
+"""The commands as a user types them, in processes of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+FEDCLASS = [sys.executable, "-c", "from fedclass.cli import main; main()"]
+
+
+def fedclass(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*FEDCLASS, *words],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, "COLUMNS": "120", **environment},
+    )
+
+
+def settings(overrides: list[str]) -> list[str]:
+    return [word for override in overrides for word in ("--set", override)]
+
+
+def failed(result: subprocess.CompletedProcess[str], code: int) -> str:
+    """The one line of a user's mistake."""
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def test_compare_runs_methods_side_by_side_and_list_finds_them(tiny_settings: list[str], tmp_path: Path) -> None:
+    words = ["--methods", "fedavg,fedwa", "--seeds", "0,1", *settings(tiny_settings), "--out", "runs/both"]
+    result = fedclass("compare", *words, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "fedavg (standard)" in result.stdout
+    assert "fedwa (wa)" in result.stdout
+    assert "±" in result.stdout
+    assert "fedavg s1: task 2/2, round 2/2, 3 clients, loss" in result.stdout
+    listed = fedclass("list", cwd=tmp_path).stdout
+    for name in ("fedavg-s0", "fedavg-s1", "fedwa-s0", "fedwa-s1"):
+        assert f"both/{name}" in listed
+    assert listed.count("4/4") == 4
+
+    alone = fedclass(
+        "run", *settings(tiny_settings), "--method", "fedwa", "--seed", "1", "--out", "alone", cwd=tmp_path
+    )
+    assert alone.returncode == 0, alone.stderr
+    summaries = [json.loads((tmp_path / p / "summary.json").read_text()) for p in ("runs/both/fedwa-s1", "alone")]
+    assert summaries[0]["weights_sha256"] == summaries[1]["weights_sha256"], "company changes nothing"
+
+
+def test_a_users_own_method_and_backbone_run_from_the_working_folder(tiny_settings: list[str], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from torch import nn\n"
+        "from fedclass.methods import FedAvg\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Twice(FedAvg):\n"
+        '    """Twice the loss."""\n'
+        "    def loss(self, client, batch):\n"
+        "        return 2 * super().loss(client, batch)\n"
+        "def backbone():\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.ReLU())\n"
+    )
+    words = [*settings([*tiny_settings, "model.name=mine:backbone"]), "--out", "run"]
+    result = fedclass("run", "--method", "mine:Twice", *words, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "mine:Twice (standard)" in result.stdout
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["method"] == "mine:Twice"
+
+
+def test_plan_shows_counts_and_saves_a_partition_that_runs_the_same(tiny_settings: list[str], tmp_path: Path) -> None:
+    dirichlet = [*tiny_settings, "partition.kind=dirichlet", "partition.min_size=2"]
+    result = fedclass("plan", *settings(dirichlet), "--picture", "p.png", "--save", "p.json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    rows = [line.split() for line in result.stdout.splitlines() if line.strip()[:1].isdigit()]
+    assert [row[0] for row in rows] == ["0", "1", "2"]
+    assert sum(int(row[5]) for row in rows) == 4 * 24
+    assert all(sum(int(n) for n in row[1:5] if n != "·") == int(row[5]) for row in rows)
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    saved = [*tiny_settings, "partition.kind=file", "partition.path=p.json"]
+    for name, overrides in (("drawn", dirichlet), ("saved", saved)):
+        assert fedclass("run", *settings(overrides), "--out", name, cwd=tmp_path).returncode == 0
+    drawn, read = (json.loads((tmp_path / n / "summary.json").read_text()) for n in ("drawn", "saved"))
+    assert drawn["weights_sha256"] == read["weights_sha256"]
+
+
+MISTAKES = {
+    "did you mean 'rounds'": (["--set", "train.roundz=3"], 2),
+    "did you mean 'fedclass'": (["--method", "fedclas"], 2),
+    "make 11 classes, but there are 10": (["--set", "stream.tasks=5,6"], 2),
+    "Input should be greater than 0": (["--set", "partition.alpha=0"], 2),
+    "more than any client has": (["--set", "memory.per_client=100000"], 2),
+    "fedclass data fetch cifar10": (["cifar10_2task"], 3),
+    "did you mean 'mnist'": (["--set", "data.name=mnis"], 2),
+    "cannot write there": (["--out", "/proc/fedclass"], 4),
+    "is not empty": (["--out", "."], 4),
+    "is not a device": (["--set", "train.device=abacus"], 2),
+    "unknown model 'resnet9'": (["--set", "model.name=resnet9"], 2),
+    "raise alpha, or lower clients": (["--set", "partition.alpha=0.0001"], 2),
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_a_mistake_ends_in_one_line_before_anything_is_written(message: str, tmp_path: Path) -> None:
+    (tmp_path / "occupied").touch()
+    words, code = MISTAKES[message]
+    result = fedclass("run", *words, cwd=tmp_path, FEDCLASS_DATA=str(tmp_path / "data"))
+    assert message in failed(result, code)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_damaged_data_ends_in_one_line(tiny_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "cut.npz").write_bytes(tiny_file.read_bytes()[:-200])
+    words = settings(["data.name=npz", "data.path=cut.npz", "stream.tasks=2,2"])
+    assert "cut.npz" in failed(fedclass("run", *words, cwd=tmp_path), 3)
+
+
+def test_a_diverging_run_ends_with_its_own_code_and_says_what_to_do(tiny_settings: list[str], tmp_path: Path) -> None:
+    result = fedclass("run", *settings([*tiny_settings, "train.learning_rate=1e30"]), "--out", "run", cwd=tmp_path)
+    assert result.returncode == 5
+    assert "learning_rate is too high" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout.count("rejected: ") == 3
+    assert not (tmp_path / "run" / "summary.json").exists()
+    assert "0/4" in fedclass("list", ".", cwd=tmp_path).stdout
+
+
+def test_a_failing_member_of_a_comparison_fails_it(tiny_settings: list[str], tmp_path: Path) -> None:
+    words = [*settings([*tiny_settings, "train.learning_rate=1e30"]), "--out", "both"]
+    result = fedclass("compare", *words, cwd=tmp_path)
+    assert result.returncode == 5
+    assert "Traceback" not in result.stderr
+    assert "updates were usable" in result.stderr
+
+
+def test_interrupting_a_comparison_ends_its_processes(tiny_settings: list[str], tmp_path: Path) -> None:
+    words = [*settings([*tiny_settings, "train.rounds=2000"]), "--out", "both"]
+    process = subprocess.Popen(
+        [*FEDCLASS, "compare", *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    events = tmp_path / "both" / "fedavg-s0" / "events.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (events.exists() and events.read_text().count("RoundFinished") > 1):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    _, errors = process.communicate(timeout=30)
+    assert time.monotonic() - began < 5
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    size = events.stat().st_size
+    time.sleep(0.5)
+    assert events.stat().st_size == size, "a child is still writing"
+
+
+def test_methods_and_help_are_worth_reading(tmp_path: Path) -> None:
+    listed = fedclass("methods", cwd=tmp_path).stdout
+    for name in ("fedavg", "fedclass", "glfc", "fedicarl", "fedwa"):
+        assert name in listed
+    detail = fedclass("methods", "fedclass", cwd=tmp_path).stdout
+    for word in ("beta", "5.0", "weight of the distillation", "[method]", "tuned"):
+        assert word in detail
+    assert failed(fedclass("methods", "fedclas", cwd=tmp_path), 2)
+    usage = fedclass("--help", cwd=tmp_path).stdout
+    assert "Exit codes" in usage
+    assert fedclass("run", "--nonsense", cwd=tmp_path).returncode == 2
+
+
+def test_list_and_help_do_not_wait_for_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.argv[1:] = ['--help']; from fedclass.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+    )
+    code += "assert 'torch' not in sys.modules, 'torch was imported'"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert failed(fedclass("list", "nowhere", cwd=tmp_path), 4)
+
+
+def test_doctor_trains_a_step(tmp_path: Path) -> None:
+    result = fedclass("doctor", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "training step  ok" in result.stdout

@@ -1,0 +1,277 @@
+"""Exemplars: budgets, what a client keeps from task to task, and herding."""
+
+from itertools import accumulate, pairwise
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from fedclass.data.memory import Exemplars, MemorySettings, check_budget, herd, planned, remember
+from fedclass.errors import ConfigError
+from reference import herding
+
+checked = settings(max_examples=60, deadline=None, derandomize=True)
+
+NONE = np.empty(0, np.int64)
+
+
+def first(_label, images, count):
+    return images[:count]
+
+
+def last(_label, images, count):
+    """A ranking that is not the order of the files."""
+    return images[::-1][:count]
+
+
+def per_client(budget):
+    return MemorySettings(per_client=budget)
+
+
+def per_class(budget):
+    return MemorySettings(per_client=None, per_class=budget)
+
+
+def kept(exemplars):
+    return {label: images.tolist() for label, images in exemplars.of_class.items()}
+
+
+# Quotas.
+
+
+def test_a_budget_in_total_is_divided_evenly_and_the_first_classes_get_the_rest():
+    assert per_client(50).quotas([0, 1, 2, 3, 4]) == dict.fromkeys(range(5), 10)
+    assert per_client(11).quotas([2, 5, 7, 9]) == {2: 3, 5: 3, 7: 3, 9: 2}
+    assert per_client(3).quotas([4, 6, 8, 9]) == {4: 1, 6: 1, 8: 1, 9: 0}
+    assert per_client(0).quotas([1, 2]) == {1: 0, 2: 0}
+    assert per_client(50).quotas([]) == {}
+
+
+@checked
+@given(budget=st.integers(0, 200), classes=st.integers(1, 60))
+def test_quotas_use_up_the_budget_and_differ_by_one_at_most(budget, classes):
+    quotas = list(per_client(budget).quotas(list(range(classes))).values())
+    assert sum(quotas) == budget
+    assert quotas == sorted(quotas, reverse=True)
+    assert max(quotas) - min(quotas) <= 1
+
+
+@checked
+@given(budget=st.integers(0, 200), classes=st.lists(st.integers(0, 99), min_size=2, unique=True))
+def test_a_class_that_arrives_never_raises_the_quota_of_another(budget, classes):
+    """So what was dropped is never missed."""
+    *before, new = classes
+    old, now = (per_client(budget).quotas(sorted(met)) for met in (before, classes))
+    assert all(now[label] <= old[label] for label in old)
+    assert new in now
+
+
+def test_a_budget_per_class_does_not_depend_on_how_many_there_are():
+    assert per_class(2).quotas([3, 8]) == {3: 2, 8: 2}
+    assert per_class(0).quotas([3, 8]) == {3: 0, 8: 0}
+
+
+def test_whether_anything_is_kept():
+    assert per_client(1).keeps
+    assert per_class(1).keeps
+    assert not per_client(0).keeps
+    assert not per_class(0).keeps
+    assert not MemorySettings(per_client=50, per_class=0).keeps  # as quotas() has it: per_class goes first
+    assert MemorySettings(per_client=0, per_class=1).keeps
+
+
+# From task to task.
+
+
+def test_two_tasks_by_hand():
+    """Seven exemplars: 4 + 3 of two classes, then 3 + 2 + 2 of three. Images are listed in order of importance."""
+    targets = np.array([0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 2, 2, 2])
+    after_first = remember(Exemplars(), np.arange(10), targets, per_client(7), last)
+    assert kept(after_first) == {0: [8, 6, 4, 2], 1: [9, 7, 5]}
+    after_second = remember(after_first, np.array([10, 11, 12]), targets, per_client(7), last)
+    assert kept(after_second) == {0: [8, 6, 4], 1: [9, 7], 2: [12, 11]}
+    assert len(after_second) == 7
+    assert after_second.index.tolist() == [8, 6, 4, 9, 7, 12, 11]
+    assert after_second.index.dtype == np.int64
+
+
+def test_ranking_is_asked_once_per_new_class_for_no_more_than_there_is():
+    asked = []
+
+    def rank(label, images, count):
+        asked.append((label, images.tolist(), count))
+        return images[:count]
+
+    targets = np.array([0, 0, 0, 0, 1, 2, 2])
+    before = remember(Exemplars(), np.arange(5), targets, per_client(6), rank)
+    remember(before, np.array([5, 6]), targets, per_client(6), rank)
+    assert asked == [(0, [0, 1, 2, 3], 3), (1, [4], 1), (2, [5, 6], 2)]
+
+
+def test_a_budget_of_zero_keeps_nothing_but_knows_what_it_met():
+    targets = np.array([0, 0, 1])
+    for none in (per_client(0), per_class(0)):
+        exemplars = remember(Exemplars(), np.arange(3), targets, none, first)
+        assert len(exemplars) == 0
+        assert exemplars.index.tolist() == []
+        assert exemplars.index.dtype == np.int64
+        assert set(exemplars.of_class) == {0, 1}
+
+
+def test_a_client_that_meets_nothing_keeps_what_it_has():
+    assert len(remember(Exemplars(), NONE, np.array([0]), per_client(5), first)) == 0
+    before = Exemplars({0: np.array([3, 1]), 2: np.array([4])})
+    assert kept(remember(before, NONE, np.array([0, 0, 0, 0, 2]), per_client(5), first)) == kept(before)
+
+
+def test_a_class_that_comes_back_keeps_its_first_exemplars_and_fills_up():
+    targets = np.zeros(8, np.int64)
+    before = remember(Exemplars(), np.array([0, 1, 2]), targets, per_class(5), last)
+    assert kept(before) == {0: [2, 1, 0]}
+    after = remember(before, np.array([1, 4, 5, 6]), targets, per_class(5), last)
+    assert kept(after)[0][:3] == [2, 1, 0]
+    assert len(set(kept(after)[0])) == 5  # image 1 came back and is not held twice
+    assert set(kept(after)[0][3:]) < {4, 5, 6}
+
+
+def test_a_class_that_comes_back_to_a_smaller_quota_gains_nothing():
+    targets = np.array([0, 0, 0, 0, 1, 1])
+    before = remember(Exemplars(), np.array([0, 1, 2]), targets, per_client(3), last)
+    after = remember(before, np.array([3, 4, 5]), targets, per_client(3), last)
+    assert kept(after) == {0: [2, 1], 1: [5]}
+
+
+@st.composite
+def histories(draw):
+    """What clients hold of each class, and tasks that classes arrive in."""
+    sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))
+    clients = draw(st.integers(1, 3))
+    images = st.one_of(st.just(0), st.integers(0, 12))
+    row = st.lists(images, min_size=sum(sizes), max_size=sum(sizes))
+    counts = draw(st.lists(row, min_size=clients, max_size=clients))
+    budget = draw(st.one_of(st.integers(0, 30).map(per_client), st.integers(0, 8).map(per_class)))
+    return np.array(counts), tuple(sizes), budget
+
+
+def lived_through(row, sizes, budget):
+    """The exemplars of one client after each task, from what `remember` really does."""
+    targets = np.repeat(np.arange(len(row)), row)
+    exemplars = Exemplars()
+    for begin, end in pairwise(accumulate(sizes, initial=0)):
+        arrived = np.flatnonzero((targets >= begin) & (targets < end))
+        exemplars = remember(exemplars, arrived, targets, budget, last)
+        yield exemplars, targets
+
+
+@checked
+@given(history=histories())
+def test_the_plan_is_what_happens(history):
+    counts, sizes, budget = history
+    plan = planned(budget, counts, sizes)
+    assert plan.shape == (len(counts), len(sizes))
+    for client, row in enumerate(counts):
+        assert plan[client].tolist() == [len(after) for after, _ in lived_through(row, sizes, budget)]
+
+
+@checked
+@given(history=histories())
+def test_exemplars_are_prefixes_within_their_quotas(history):
+    """Of its own class, in the order of first choice, as many as the quota and the client's images allow."""
+    counts, sizes, budget = history
+    for row in counts:
+        for after, targets in lived_through(row, sizes, budget):
+            quotas = budget.quotas(sorted(after.of_class))
+            for label, images in after.of_class.items():
+                ranked = np.flatnonzero(targets == label)[::-1]
+                assert images.tolist() == ranked[: min(quotas[label], row[label])].tolist()
+            assert len(after) == sum(map(len, after.of_class.values())) == len(np.unique(after.index))
+            if budget.per_class is None:
+                assert len(after) <= budget.per_client
+
+
+def test_a_plan_by_hand():
+    """Client 0 has plenty; client 1 has one image of class 0, none of class 1; client 2 meets class 2 only."""
+    counts = np.array([[20, 20, 20], [1, 0, 20], [0, 0, 3]])
+    assert planned(per_client(10), counts, (2, 1)).tolist() == [[10, 10], [1, 6], [0, 3]]
+    assert planned(per_class(2), counts, (2, 1)).tolist() == [[4, 6], [1, 3], [0, 2]]
+
+
+# Herding.
+
+
+def unit_rows(count, width, seed):
+    rows = np.random.default_rng(seed).normal(size=(count, width)) + 0.5
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+@checked
+@given(count=st.integers(1, 14), width=st.integers(1, 6), seed=st.integers(0, 10_000), data=st.data())
+def test_herding_is_algorithm_4_of_icarl(count, width, seed, data):
+    features = unit_rows(count, width, seed) if width > 1 else np.arange(1, count + 1, dtype=np.float32)[:, None] ** 2
+    wanted = data.draw(st.integers(0, count))
+    picked = herd(features, wanted)
+    assert picked.dtype == np.int64
+    assert picked.tolist() == herding.herd(features.astype(float).tolist(), wanted)
+
+
+def test_herding_by_hand():
+    """Mean 3; 3 itself is nearest, then 2 (mean 2.5) ties with 4 and comes first, then 4 restores the mean."""
+    assert herd(np.array([[1], [2], [3], [4], [5]], np.float32), 3).tolist() == [2, 1, 3]
+
+
+def test_equal_images_are_picked_once_each_in_file_order():
+    assert herd(np.ones((4, 2), np.float32), 4).tolist() == [0, 1, 2, 3]
+
+
+def test_a_longer_choice_begins_with_the_shorter_one():
+    """Which is why a smaller quota may keep a prefix."""
+    features = unit_rows(30, 8, seed=1)
+    everything = herd(features, 30).tolist()
+    assert sorted(everything) == list(range(30))
+    for count in (0, 1, 7, 29):
+        assert herd(features, count).tolist() == everything[:count]
+
+
+def test_the_mean_of_the_picked_approaches_the_mean_of_the_class():
+    """Like 1/k (Welling 2009), where a random choice approaches like 1/sqrt(k)."""
+    features = unit_rows(300, 16, seed=2).astype(np.float64)
+    mean = features.mean(axis=0)
+
+    def errors(order):
+        k = np.arange(1, len(order) + 1)
+        return np.linalg.norm(mean - features[order].cumsum(axis=0) / k[:, None], axis=1)
+
+    herded = errors(herd(features.astype(np.float32), 100))
+    rng = np.random.default_rng(3)
+    drawn = np.mean([errors(rng.permutation(300)[:100]) for _ in range(50)], axis=0)
+    assert (herded * np.arange(1, 101)).max() < 2.0
+    assert herded[9] < drawn[9] / 2
+    assert herded[99] < drawn[99] / 4
+
+
+# Budgets that make no sense.
+
+COUNTS = np.array([[8, 0, 5, 100], [4, 7, 0, 100]])  # before the last task: at most 13 in all, 8 of one class
+
+
+@pytest.mark.parametrize("budget", [per_client(13), per_client(0), per_class(8), per_class(0)])
+def test_budgets_that_some_client_can_fill_pass(budget):
+    check_budget(budget, COUNTS, (2, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        (per_client(14), r"per_client = 14 is more than any client has \(at most 13 images before the last task\)"),
+        (per_class(9), r"per_class = 9 is more than any client has \(at most 8 images of one class\); lower it"),
+    ],
+)
+def test_budgets_that_make_no_sense_are_refused(budget, message):
+    with pytest.raises(ConfigError, match=message):
+        check_budget(budget, COUNTS, (2, 1, 1))
+
+
+def test_with_one_task_nothing_is_replayed_and_no_budget_is_too_large():
+    check_budget(per_client(10_000), COUNTS, (4,))
+    check_budget(per_class(10_000), COUNTS, (4,))

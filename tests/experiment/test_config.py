@@ -1,0 +1,133 @@
+"""Recipes: what is right is kept, what is wrong is named."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedclass.errors import ConfigError
+from fedclass.experiment.config import Experiment, experiment, find_method, load, recipes
+from fedclass.methods import METHODS, FedCLASS
+
+PAPER = {
+    "svhn_2task": ("svhn", [5, 5], {"per_client": 20}, 5.0),
+    "cifar10_2task": ("cifar10", [5, 5], {"per_client": 50}, 5.0),
+    "synnum_2task": ("synnum", [5, 5], {"per_client": 50}, 5.0),
+    "emnist_3task": ("emnist-balanced", [17, 15, 15], {"per_class": 2}, 5.0),
+    "cifar10_3task": ("cifar10", [4, 3, 3], {"per_client": 50}, 8.0),
+}
+
+
+def test_the_papers_five_settings_come_along() -> None:
+    assert set(recipes()) == {*PAPER, "default"}
+    for name, (data, tasks, memory, beta) in PAPER.items():
+        e = load(name)
+        assert (e.data.name, e.stream.tasks, e.method.beta) == (data, tasks, beta)  # type: ignore[attr-defined]
+        assert {k: v for k, v in vars(e.memory).items() if k != "select" and v is not None} == memory
+        assert (e.partition.kind, e.partition.clients, e.partition.alpha) == ("dirichlet", 20, 0.5)
+        train = e.train
+        assert (train.learning_rate, train.momentum, train.weight_decay, train.batch_size) == (0.01, 0.9, 1e-5, 32)
+        assert e.model.name == "resnet8"
+        assert e.stream.class_order == "released"
+
+
+def test_an_empty_recipe_is_all_defaults() -> None:
+    e = experiment({})
+    assert e == Experiment()
+    assert e.memory.per_client == 50
+    assert e.memory.per_class is None
+
+
+@pytest.mark.parametrize("name", [*PAPER, "default"])
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_stored_reads_back_as_the_same_experiment(name: str, method: str) -> None:
+    e = load(name, method=method, seed=3)
+    assert experiment(tomllib.loads(e.to_toml())) == e
+
+
+def test_overrides_are_toml_or_text() -> None:
+    e = load(None, ["train.rounds=2", "stream.tasks=B0-Inc2", "stream.class_order=[3, 1]", "data.name=mnist", "seed=7"])
+    assert (e.train.rounds, e.stream.tasks, e.stream.class_order) == (2, "B0-Inc2", [3, 1])
+    assert (e.data.name, e.seed) == ("mnist", 7)
+
+
+def test_one_memory_budget_replaces_the_other() -> None:
+    assert load(None, ["memory.per_class=2"]).memory.per_client is None
+    assert load("emnist_3task", ["memory.per_client=9"]).memory.per_class is None
+    with pytest.raises(ConfigError, match=r"memory\].*not both"):
+        experiment({"memory": {"per_client": 1, "per_class": 1}})
+
+
+def test_another_method_does_not_inherit_parameters() -> None:
+    assert load("cifar10_3task", method="fedavg").method == METHODS["fedavg"]()
+    assert load("cifar10_3task", method="fedclass").method == FedCLASS(beta=8.0)
+    assert load("cifar10_3task", ["method.name=fedwa"]).method == METHODS["fedwa"]()
+
+
+WRONG = {
+    "[train]: unknown key 'roundz'; did you mean 'rounds'?": {"train": {"roundz": 3}},
+    "[method]: unknown key 'temprature'; did you mean 'temperature'?": {"method": {"temprature": 3}},
+    "unknown key 'trian'; did you mean 'train'?": {"trian": {}},
+    "unknown method 'fedclas'; known are fedavg, fedclass": {"method": {"name": "fedclas"}},
+    "[partition]: alpha = 0: Input should be greater than 0": {"partition": {"alpha": 0}},
+    "[partition]: alpha = -1.5": {"partition": {"alpha": -1.5}},
+    "[partition]: clients = 0": {"partition": {"clients": 0}},
+    "[partition]: kind = 'dirichlett'": {"partition": {"kind": "dirichlett"}},
+    "[train]: learning_rate = 'fast'": {"train": {"learning_rate": "fast"}},
+    "[train]: rounds = 0": {"train": {"rounds": 0}},
+    "[train]: participation = 1.5": {"train": {"participation": 1.5}},
+    "[memory]: per_client = -1": {"memory": {"per_client": -1}},
+    "[data]: fraction = 2": {"data": {"fraction": 2}},
+    "[method]: beta = -1": {"method": {"beta": -1}},
+    '[method] variant = "released" has its own temperatures': {"method": {"variant": "released", "temperature": 2.0}},
+    "seed must be a whole number": {"seed": -1},
+    "[train]: must be a table": {"train": 3},
+    "method must be a table": {"method": "fedavg"},
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_a_mistake_is_named_with_its_place(message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        experiment(WRONG[message], where="recipe.toml")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("override", ["rounds", "train.rounds", "=3", "a.b.c=1", "train.=2"])
+def test_an_override_that_cannot_be_read_says_how_to_write_it(override: str) -> None:
+    with pytest.raises(ConfigError, match="--set"):
+        load(None, [override])
+
+
+def test_a_recipe_that_is_not_there_or_not_toml(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'cifar10_2task'"):
+        load("cifar10_2tasks")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("seed = = 3")
+    with pytest.raises(ConfigError, match="not a TOML file"):
+        load(str(broken))
+    with pytest.raises(ConfigError, match="cannot read"):
+        load(str(tmp_path))
+
+
+def test_a_users_own_method_needs_no_change_here(user_module) -> None:  # type: ignore[no-untyped-def]
+    name = user_module(
+        "my_methods",
+        "from dataclasses import dataclass\n"
+        "from fedclass.methods import FedAvg\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Mine(FedAvg):\n"
+        '    """Mine."""\n'
+        "    strength: float = 1.0\n"
+        "class NotAMethod: pass\n",
+    )
+    e = experiment({"method": {"name": f"{name}:Mine", "strength": 2}})
+    assert e.method.strength == 2.0  # type: ignore[attr-defined]
+    assert experiment(tomllib.loads(e.to_toml())) == e
+    with pytest.raises(ConfigError, match="must be a dataclass that derives from"):
+        find_method(f"{name}:NotAMethod")
+    with pytest.raises(ConfigError, match="cannot import 'my_methods:Typo'"):
+        find_method(f"{name}:Typo")
+    with pytest.raises(ConfigError, match="cannot import"):
+        find_method("no_such_package:Mine")

@@ -1,0 +1,74 @@
+"""What `import fedclass` promises, and what the documentation shows."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import fedclass
+from fedclass.experiment.config import Experiment
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_every_public_name_is_there_and_no_other_is_promised() -> None:
+    assert sorted(fedclass.__all__) == sorted(fedclass._HOMES)
+    for name in fedclass.__all__:
+        assert getattr(fedclass, name) is not None
+    assert set(fedclass.__all__) <= set(dir(fedclass))
+
+
+def test_importing_fedclass_and_reading_results_does_not_import_torch() -> None:
+    code = "import sys, fedclass, fedclass.runs.results, fedclass.report.tables; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_the_python_api_runs_an_experiment(tiny_settings: list[str], tmp_path: Path) -> None:
+    experiment = fedclass.load(None, tiny_settings, method="fedavg", seed=1)
+    summary = fedclass.run(experiment, tmp_path / "mine")
+    assert (summary["method"], summary["seed"]) == ("fedavg", 1)
+    assert (tmp_path / "mine" / "model.safetensors").exists()
+
+
+def test_the_method_of_the_documentation_works(
+    tiny: Callable[..., Experiment], user_module: Callable[[str, str], str], tmp_path: Path
+) -> None:
+    """FedProx from docs/add-a-method.md: mu = 0 is FedAvg, to the bit; any other mu is not."""
+    page = (ROOT / "docs" / "add-a-method.md").read_text()
+    (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    user_module("my_methods", source)
+    hashes = {
+        name: fedclass.run(tiny(*settings, method=method), tmp_path / name)["weights_sha256"]
+        for name, method, settings in (
+            ("fedavg", "fedavg", []),
+            ("zero", "my_methods:FedProx", ["method.mu=0.0"]),
+            ("some", "my_methods:FedProx", ["method.mu=0.1"]),
+        )
+    }
+    assert hashes["zero"] == hashes["fedavg"] != hashes["some"]
+
+
+def test_links_and_files_named_in_the_pages_exist() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\(([^)#]+?)\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name} names {target}"
+
+
+def test_every_module_named_in_math_md_exists() -> None:
+    page = (ROOT / "docs" / "math.md").read_text()
+    named = set(re.findall(r"`((?:losses|methods|data|models|federation|experiment)\.[\w.]+)`", page))
+    assert len(named) >= 9
+    for name in named:
+        parts = name.split(".")
+        for cut in range(len(parts), 0, -1):
+            try:
+                found: object = __import__("fedclass." + ".".join(parts[:cut]), fromlist=["_"])
+            except ImportError:
+                continue
+            for attribute in parts[cut:]:
+                found = getattr(found, attribute)
+            break
+        else:
+            raise AssertionError(name)
