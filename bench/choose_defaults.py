@@ -33,22 +33,27 @@ ROOT = Path("runs/choose-defaults")
 
 STREAMS = {
     "drawn digits {5,5}": [],
-    "drawn digits, five tasks": ["stream.tasks=B0-Inc2", "train.rounds=10", "evaluation.every=5"],
+    "drawn digits, five tasks": [
+        "stream.tasks=B0-Inc2",
+        "memory.per_client=20",
+        "train.rounds=10",
+        "evaluation.every=0",
+    ],
     "EMNIST-47 {17,15,15}": [
         "data.name=emnist-balanced",
         "stream.tasks={17,15,15}",
         "partition.clients=10",
         "memory.per_class=1",
         "train.rounds=10",
-        "evaluation.every=5",
+        "evaluation.every=0",
     ],
     "CIFAR-10 {4,3,3}": [
         "data.name=cifar10",
         "stream.tasks={4,3,3}",
         "stream.class_order=released",
-        "memory.per_client=5",
-        "train.rounds=15",
-        "evaluation.every=5",
+        "memory.per_client=20",
+        "train.rounds=12",
+        "evaluation.every=0",
     ],
 }
 
@@ -64,15 +69,14 @@ def form(student: float, theta: float, *, stop: bool) -> list[str]:
 
 CANDIDATES = {
     "FedAvg": ["method.name=fedavg"],
-    "released": ["method.name=fedclass", "method.variant=released"],
     "student 1, theta 2, z stopped": form(1, 2, stop=True),
-    "student 1, theta 3, z stopped": form(1, 3, stop=True),
     "student 1, theta 2, through z": form(1, 2, stop=False),
-    "student 1, theta 3, through z": form(1, 3, stop=False),
-    "student 3, theta 5, z stopped": form(3, 5, stop=True),
-    "student 3, theta 5, through z": form(3, 5, stop=False),
+    "released": ["method.name=fedclass", "method.variant=released"],
+    "student 1, theta 3, z stopped": form(1, 3, stop=True),
     "student 1, theta 1.5, z stopped": form(1, 1.5, stop=True),
-    "student 2, theta 3, z stopped": form(2, 3, stop=True),
+    "student 3, theta 5, z stopped": form(3, 5, stop=True),
+    "student 1, theta 3, through z": form(1, 3, stop=False),
+    "student 3, theta 5, through z": form(3, 5, stop=False),
     "student 2, theta 4, z stopped": form(2, 4, stop=True),
     "student 1, theta 1": form(1, 1, stop=True),
 }

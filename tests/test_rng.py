@@ -79,7 +79,6 @@ def test_global_streams_are_left_alone():
     assert np.random.get_state()[1].tolist() == arrays  # noqa: NPY002
 
 
-@pytest.mark.xfail(strict=True, reason="rng.py: repr(np.int64(3)) is not repr(3), so NumPy's 3 is another stream")
 def test_a_number_is_the_same_number_from_numpy():
     """Client numbers often come out of an array; over a wire they come back as Python's."""
     assert draws(generator(7, "client", np.int64(3))) == draws(generator(7, "client", 3))

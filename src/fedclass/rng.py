@@ -7,7 +7,8 @@ import torch
 
 
 def _derive(seed: int, scope: tuple[object, ...]) -> int:
-    digest = hashlib.sha256(repr((seed, *scope)).encode()).digest()
+    plain = tuple(part.item() if isinstance(part, np.generic) else part for part in (seed, *scope))
+    digest = hashlib.sha256(repr(plain).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 

@@ -135,7 +135,6 @@ def test_cut_out_zeroes_a_square_clipped_at_the_border(size):
         np.testing.assert_array_equal(result[i].numpy(), oracle.cut_out(images[i].numpy(), y[i], x[i], size))
 
 
-@pytest.mark.xfail(strict=True, reason="batches.py: _within covers 2 * (size // 2) pixels, one too few if size is odd")
 @pytest.mark.parametrize("size", [1, 5, None])
 def test_squares_may_have_an_odd_size(size):
     """As by default they have if the height is not a multiple of four."""

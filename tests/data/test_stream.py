@@ -156,12 +156,11 @@ def test_a_class_that_never_arrives_needs_no_images():
     assert streamed("4,5", list(range(9)), data=data).classes == tuple("abcdefghi")
 
 
-@pytest.mark.xfail(strict=True, reason="stream.py: a saved partition may leave a class of the stream to nobody")
 def test_a_class_that_no_client_holds_is_named(tmp_path):
     """A partition saved for classes 0 to 4 does not serve a stream of all ten: five would never be trained."""
     data = ten_classes()
     save_partition(streamed("5", [0, 1, 2, 3, 4], data=data).shares, tmp_path / "p.json", dataset=data.sha256)
-    with pytest.raises(DataError, match="'f'"):
+    with pytest.raises(DataError, match="no client holds an image of class 'f'"):
         streamed(data=data, kind="file", path=str(tmp_path / "p.json"))
 
 

@@ -79,6 +79,7 @@ def test_numbers_of_parameters(depth, known, norm):
     model = IncrementalModel(BACKBONES[f"resnet{depth}"](norm), 64)
     model.grow_to(10, seed=0)
     assert parameters(model) == by_formula(depth, 10) == known
+    assert bool(list(model.buffers())) == (norm == "batch")
 
 
 @pytest.mark.parametrize("depth", [8, 20, 32])

@@ -118,13 +118,11 @@ def test_unofficial_data_is_named_as_such():
     assert notes[-1] == "UNOFFICIAL DATA: the files of cifar10 do not have the published checksums."
 
 
-@pytest.mark.xfail(strict=True, reason="tables.py: only the first run is asked whether its data are official")
 def test_one_run_on_unofficial_data_is_enough_for_the_note():
     notes = results_table([result(seed=0), result(seed=1, official_data=False)]).notes
     assert any("UNOFFICIAL DATA" in note for note in notes)
 
 
-@pytest.mark.xfail(strict=True, reason="tables.py: runs are told apart by their method alone")
 @pytest.mark.parametrize("other", [{"dataset": "cifar10"}, {"tasks": [7, 3]}, {"last": (1.0, 2.0, 3.0)}])
 def test_runs_on_other_data_or_tasks_are_not_averaged(other):
     """Refused, or told apart: no cell may be the mean of 20 and 60."""

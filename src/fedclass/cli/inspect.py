@@ -63,7 +63,9 @@ def list_(folder: Annotated[Path, typer.Argument(help="Where to look for runs.")
 
     if not folder.is_dir():
         raise RunError(f"{folder}: no such folder; `fedclass run` makes the first run")
-    found = list_runs(folder)
+    found, damaged = list_runs(folder)
+    for error in damaged:
+        print(f"warning: {error}", file=sys.stderr)
     if not found:
         console.print(f"no runs in {folder}; `fedclass run` makes the first", highlight=False)
         return

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fedclass.cli.run import Overrides, Recipe
+from fedclass.errors import ConfigError
 
 WIDEST = 12  # more columns of single classes do not fit on a terminal
 
@@ -86,8 +87,14 @@ def plan(
         settings = experiment.partition
         kind = f"dirichlet {settings.alpha:g}" if settings.kind == "dirichlet" else settings.kind
         title = f"{stream.data.name}, {kind}, seed {experiment.seed}"
-        partition_picture(counts, stream.classes, stream.task_sizes, picture, title=title)
+        try:
+            partition_picture(counts, stream.classes, stream.task_sizes, picture, title=title)
+        except (OSError, ValueError) as error:  # ValueError: an ending that matplotlib does not know
+            raise ConfigError(f"--picture {picture}: cannot be written ({error}); choose another name") from error
         console.print(f"picture: {picture}", highlight=False)
     if save:
-        save_partition(stream.shares, save, dataset=stream.data.sha256)
+        try:
+            save_partition(stream.shares, save, dataset=stream.data.sha256)
+        except OSError as error:
+            raise ConfigError(f"--save {save}: cannot be written ({error.strerror}); choose another name") from error
         console.print(f'partition: {save}; use it with partition.kind="file" partition.path="{save}"', highlight=False)

@@ -54,4 +54,5 @@ def cut_out(images: Tensor, generator: torch.Generator, *, size: int | None = No
 
 
 def _within(positions: Tensor, centre: Tensor, size: int) -> Tensor:
-    return (positions >= centre - size // 2) & (positions < centre + size // 2)
+    first = centre - size // 2
+    return (positions >= first) & (positions < first + size)

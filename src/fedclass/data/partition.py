@@ -26,7 +26,7 @@ class PartitionSettings:
         "dirichlet"
     )
     clients: Annotated[int, Field(ge=1, description="number of clients")] = 20
-    alpha: Annotated[float, Field(gt=0, description="dirichlet: smaller is more uneven")] = 0.5
+    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False, description="dirichlet: smaller is more uneven")] = 0.5
     min_size: Annotated[int, Field(ge=0, description="dirichlet: images that every client has at least")] = 10
     classes: Annotated[int, Field(ge=1, description="classes: how many classes of each task a client holds")] = 2
     path: Annotated[str, Field(description="file: a partition written by `fedclass plan --save`")] = ""
@@ -64,6 +64,8 @@ def _gathered(pieces: list[list[Index]]) -> list[Index]:
 
 def _dirichlet(targets: Index, settings: PartitionSettings, seed: int) -> list[Index]:
     """Each class is cut by its own draw from Dir(alpha, ..., alpha), until every client has `min_size` images."""
+    if not np.isfinite(settings.alpha):
+        raise ConfigError(f"[partition] alpha must be a finite number, got {settings.alpha}")
     clients, members = settings.clients, _members(targets)
     need, have = clients * settings.min_size, sum(map(len, members))
     if need > have:
@@ -77,7 +79,7 @@ def _dirichlet(targets: Index, settings: PartitionSettings, seed: int) -> list[I
         pieces: list[list[Index]] = [[] for _ in range(clients)]
         for images in members:
             shares = rng.dirichlet(np.full(clients, settings.alpha))
-            cuts = np.floor(np.cumsum(shares)[:-1] * len(images)).astype(np.int64)
+            cuts = np.rint(np.cumsum(shares)[:-1] * len(images)).astype(np.int64)
             for client, piece in enumerate(np.split(rng.permutation(images), cuts)):
                 if len(piece):
                     pieces[client].append(piece)
@@ -136,17 +138,23 @@ def save_partition(shares: list[Index], path: Path, *, dataset: str) -> None:
     path.write_text(json.dumps({"dataset_sha256": dataset, "clients": [s.tolist() for s in shares]}) + "\n")
 
 
+def _indices(share: list[int]) -> Index:
+    if not all(type(i) is int for i in share):
+        raise ValueError("not a list of whole numbers")
+    return np.array(share, dtype=np.int64)
+
+
 def _saved(targets: Index, settings: PartitionSettings, dataset: str) -> list[Index]:
-    path = Path(settings.path)
+    path = Path(settings.path).expanduser()
     if not settings.path:
         raise ConfigError('[partition] kind = "file" needs path, a file written by `fedclass plan --save`')
     try:
         content = json.loads(path.read_text())
-        shares = [np.asarray(share, dtype=np.int64) for share in content["clients"]]
-        saved_for = content["dataset_sha256"]
+        shares = [_indices(share) for share in content["clients"]]
+        saved_for = str(content["dataset_sha256"])
     except OSError as error:
         raise DataError(f"{path}: cannot read the partition ({error.strerror}); check [partition] path") from error
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise DataError(f"{path}: not a partition; write one with `fedclass plan --save`") from error
     if saved_for != dataset:
         raise DataError(f"{path}: was saved for other data (sha256 {saved_for[:12]}, here {dataset[:12]})")
@@ -155,8 +163,9 @@ def _saved(targets: Index, settings: PartitionSettings, dataset: str) -> list[In
             f"{path}: is for {len(shares)} clients, not {settings.clients}; set partition.clients={len(shares)}"
         )
     held = np.concatenate(shares)
-    if len(held) and (held.min() < 0 or held.max() >= len(targets)):
-        raise DataError(f"{path}: names image {held.max()}, but the training set has {len(targets)}")
+    absent = held[(held < 0) | (held >= len(targets))]
+    if len(absent):
+        raise DataError(f"{path}: names image {absent[0]}, but the training set has {len(targets)}")
     if len(np.unique(held)) != len(held):
         raise DataError(f"{path}: some images are held twice")
     return [np.sort(share[targets[share] >= 0]) for share in shares]

@@ -17,7 +17,7 @@ def imported(path: str, *, where: str) -> object:
     module_name, _, name = path.partition(":")
     try:
         return getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ConfigError(
             f"{where}: cannot import {path!r} ({error}); it must read package.module:name, importable from here"
         ) from error
@@ -28,7 +28,10 @@ def _backbone(name: str, norm: Norm) -> nn.Module:
         build = imported(name, where="[model] name")
         if not callable(build):
             raise ConfigError(f"[model] name: {name!r} is not callable; it must build an nn.Module")
-        backbone = build()
+        try:
+            backbone = build()
+        except TypeError as error:
+            raise ConfigError(f"[model] name: {name!r} cannot be called without arguments ({error})") from error
     elif name in BACKBONES:
         backbone = BACKBONES[name](norm)
     else:
@@ -48,21 +51,21 @@ def build_model(name: str, *, norm: Norm, image_size: tuple[int, int], seed: int
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator(seed, "model").initial_seed())
         backbone = _backbone(name, norm)
-    features = _features(backbone, name, image_size)
+        features = _features(backbone, name, image_size)
     return IncrementalModel(backbone, features).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 @torch.no_grad()
 def _features(backbone: nn.Module, name: str, image_size: tuple[int, int]) -> int:
-    """D, found by showing the backbone one blank image."""
+    """D, found by showing the backbone two blank images."""
     was_training = backbone.training
     try:
-        output = backbone.eval()(torch.zeros(1, 3, *image_size))
-    except RuntimeError as error:
+        output = backbone.eval()(torch.zeros(2, 3, *image_size))
+    except Exception as error:  # it is the user's code: anything may come out of it
         raise ConfigError(
             f"[model] name: {name!r} cannot take images of 3x{image_size[0]}x{image_size[1]}: {error}"
         ) from error
     backbone.train(was_training)
-    if not isinstance(output, Tensor) or output.ndim != 2:
+    if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != 2:
         raise ConfigError(f"[model] name: {name!r} must map (B, 3, H, W) to features (B, D)")
     return output.shape[1]

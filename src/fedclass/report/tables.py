@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
+from fedclass.errors import RunError
 from fedclass.runs.results import Result
 
 
@@ -42,6 +43,9 @@ def results_table(results: Sequence[Result]) -> Table:
         groups.setdefault(result.label, []).append(result)
     first = results[0].summary
     tasks = first["tasks"]
+    for result in results:
+        if (result.summary["dataset"], result.summary["tasks"]) != (first["dataset"], tasks):
+            raise RunError(f"{result.path}: other data or tasks")
     rows = []
     for label, members in groups.items():
         on_tasks = zip(*(member.summary["accuracy_matrix"][-1] for member in members), strict=True)
@@ -52,7 +56,7 @@ def results_table(results: Sequence[Result]) -> Table:
         "All in percent. Tasks: class-balanced accuracy after the last task. Global: accuracy per image, all classes.",
         "Forgetting: accuracy on a task when it was learned minus accuracy later, averaged (forgetting_fedclass).",
     ]
-    if not first["official_data"]:
+    if not all(result.summary["official_data"] for result in results):
         notes.append(f"UNOFFICIAL DATA: the files of {first['dataset']} do not have the published checksums.")
     sizes = "{" + ",".join(map(str, tasks)) + "}"
     seed_text = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}: mean ± deviation"

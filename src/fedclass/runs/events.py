@@ -122,7 +122,10 @@ class EventLog:
     _file: Any = field(init=False, repr=False)
 
     def __enter__(self) -> Self:
-        self._file = self.path.open("a", encoding="utf-8")
+        self._file = self.path.open("a+b")
+        self._file.seek(0)
+        *_, last = self._file.read().split(b"\n")
+        self._file.truncate(self._file.tell() - len(last))  # what a crash cut short
         return self
 
     def __exit__(
@@ -134,7 +137,7 @@ class EventLog:
         if type(event).__name__ not in KINDS:
             return
         record = {"event": type(event).__name__, "time": round(time.time(), 3), **asdict(event)}
-        self._file.write(json.dumps(record, allow_nan=False) + "\n")
+        self._file.write((json.dumps(record, allow_nan=False) + "\n").encode())
         self._file.flush()
 
 
@@ -144,6 +147,8 @@ def read_events(path: Path) -> Iterator[Event]:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     except OSError as error:
         raise RunError(f"{path}: cannot read it ({error.strerror}); is {path.parent} a run directory?") from error
+    except UnicodeDecodeError as error:
+        raise RunError(f"{path}: is damaged ({error})") from error
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)

@@ -21,7 +21,10 @@ class Result:
     def read(cls, root: Path) -> Self:
         directory = RunDirectory(root)
         try:
-            return cls(root, json.loads(directory.summary.read_text(encoding="utf-8")))
+            summary = json.loads(directory.summary.read_text(encoding="utf-8"))
+            if not isinstance(summary, dict) or not {"method", "variant"} <= summary.keys():
+                raise ValueError("not the summary of a run")
+            return cls(root, summary)
         except OSError as error:
             raise RunError(f"{root}: has no summary.json ({error.strerror}); is it a finished run?") from error
         except ValueError as error:
@@ -47,16 +50,19 @@ class Listed:
         return self.started.rounds * len(self.started.tasks)
 
 
-def list_runs(folder: Path) -> list[Listed]:
-    """All run directories below `folder`, oldest first."""
-    found = []
+def list_runs(folder: Path) -> tuple[list[Listed], list[RunError]]:
+    """All run directories below `folder`, oldest first, and what is wrong with those that cannot be read."""
+    found, damaged = [], []
     for events in sorted(folder.rglob("events.jsonl"), key=lambda path: path.stat().st_mtime):
         directory = RunDirectory(events.parent)
-        facts = list(read_events(events))
-        started = next((fact for fact in facts if isinstance(fact, RunStarted)), None)
-        if started is None:
+        try:
+            facts = list(read_events(events))
+            summary = Result.read(events.parent).summary if directory.summary.exists() else None
+        except RunError as error:
+            damaged.append(error)
             continue
-        done = sum(isinstance(fact, RoundFinished) for fact in facts)
-        summary = Result.read(events.parent).summary if directory.summary.exists() else None
-        found.append(Listed(events.parent, started, done, summary))
-    return found
+        started = next((fact for fact in facts if isinstance(fact, RunStarted)), None)
+        if started is not None:
+            done = sum(isinstance(fact, RoundFinished) for fact in facts)
+            found.append(Listed(events.parent, started, done, summary))
+    return found, damaged
