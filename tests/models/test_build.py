@@ -1,7 +1,6 @@
 """From a name in a recipe to a model: seeded, without side effects, and with errors that say what to type."""
 
 import sys
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -55,14 +54,6 @@ def wants(width):
 def number():
     return 7
 """
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """A head that grows: what was learned stays, bit for bit; what is new depends on the seed and the class alone."""
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -10,14 +9,6 @@ from torch import nn
 from fedclass.models.incremental import GrowingHead, IncrementalModel
 from fedclass.models.resnet import ResNet
 from fedclass.models.weights import copy_of
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def small():

@@ -1,7 +1,6 @@
 """The small ResNets: their sizes by formula, their arithmetic against one written out from the paper."""
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -10,14 +9,6 @@ from torch.nn import functional as F
 
 from fedclass.models.incremental import IncrementalModel
 from fedclass.models.resnet import BACKBONES, ResNet
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def parameters(model):
