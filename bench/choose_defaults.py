@@ -1,4 +1,4 @@
-"""The grid behind the defaults of FedCLASS (docs/decisions): temperatures and the gradient through z, on four streams.
+"""The grid behind the defaults of FedCLASS (docs/decisions): temperatures and gradients, on four streams.
 
     python bench/choose_defaults.py --cifar10 DIR --emnist DIR [--seeds 0,1] [--workers 2]
 
@@ -58,27 +58,31 @@ STREAMS = {
 }
 
 
-def form(student: float, theta: float, *, stop: bool) -> list[str]:
+def form(student: float, theta: float, *, own: float | None = None, stop: bool = True) -> list[str]:
+    """`own`: the temperature of the teacher and of the old mass, theta in the paper."""
     return [
         "method.name=fedclass",
+        "method.variant=paper",
         f"method.student_temperature={student}",
         f"method.temperature={theta}",
         f"method.stop_gradient={str(stop).lower()}",
+        *([f"method.teacher_temperature={own}", f"method.mass_temperature={own}"] if own else []),
     ]
 
 
 CANDIDATES = {
     "FedAvg": ["method.name=fedavg"],
-    "student 1, theta 2, z stopped": form(1, 2, stop=True),
-    "student 1, theta 2, through z": form(1, 2, stop=False),
     "released": ["method.name=fedclass", "method.variant=released"],
-    "student 1, theta 3, z stopped": form(1, 3, stop=True),
-    "student 1, theta 1.5, z stopped": form(1, 1.5, stop=True),
-    "student 3, theta 5, z stopped": form(3, 5, stop=True),
-    "student 1, theta 3, through z": form(1, 3, stop=False),
+    "student, teacher, mass 3, theta 5, through z": form(3, 5, own=3, stop=False),
+    "student, teacher, mass 2, theta 4, through z": form(2, 4, own=2, stop=False),
+    "student, teacher, mass 3, theta 5, z stopped": form(3, 5, own=3),
+    "student 1, theta 3, z stopped": form(1, 3),
+    "student 3, theta 5, z stopped": form(3, 5),
     "student 3, theta 5, through z": form(3, 5, stop=False),
-    "student 2, theta 4, z stopped": form(2, 4, stop=True),
-    "student 1, theta 1": form(1, 1, stop=True),
+    "student 1, theta 2, z stopped": form(1, 2),
+    "student 1, theta 2, through z": form(1, 2, stop=False),
+    "student 1, theta 3, through z": form(1, 3, stop=False),
+    "student 1, theta 1": form(1, 1),
 }
 
 

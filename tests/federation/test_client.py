@@ -66,7 +66,13 @@ def literal_training(setup: Setup, job: Job, index: np.ndarray, *, beta: float) 
     return copy_of(model)
 
 
-FORM = ("method.temperature=4.0", "method.student_temperature=2.0", "method.stop_gradient=true", "method.beta=3.0")
+FORM = (
+    "method.variant=paper",
+    "method.temperature=4.0",
+    "method.student_temperature=2.0",
+    "method.stop_gradient=true",
+    "method.beta=3.0",
+)
 
 
 @pytest.mark.parametrize("task", [0, 1])

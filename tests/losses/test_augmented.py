@@ -204,6 +204,22 @@ def test_the_teacher_gets_its_gradient_only_if_the_target_is_attached():
 EXAMPLE = torch.tensor([[6.0, 0.0, 0.0, 0.0]]), torch.tensor([[0.0]])  # one old class, three new
 
 
+@given(batch=batches(), theta=temperatures, teacher_temperature=temperatures)
+@checked
+def test_a_temperature_of_the_teachers_own_changes_only_how_the_old_classes_share_their_mass(
+    batch, theta, teacher_temperature
+):
+    plain = augmented_log_target(batch.current, batch.previous, temperature=theta)
+    own = augmented_log_target(
+        batch.current, batch.previous, temperature=theta, teacher_temperature=teacher_temperature
+    )
+    g = batch.g
+    assert torch.equal(own[:, g:], plain[:, g:])
+    torch.testing.assert_close(own[:, :g].logsumexp(1), plain[:, :g].logsumexp(1))
+    shares = own[:, :g] - own[:, :g].logsumexp(1, keepdim=True)
+    torch.testing.assert_close(shares, (batch.previous / teacher_temperature).log_softmax(1))
+
+
 def test_the_released_target_does_not_sum_to_one():
     """Old mass at temperature 3 plus new mass at 5: exp(2) / (exp(2) + 3) + 3 / (exp(6/5) + 3)."""
     current, previous = EXAMPLE

@@ -20,6 +20,9 @@ LOSSES: dict[str, Loss] = {
     "augmented_distillation": lambda b: losses.augmented_distillation(
         b.current, b.previous, temperature=5.0, student_temperature=3.0, stop_gradient=False
     ),
+    "augmented_distillation, temperatures apart": lambda b: losses.augmented_distillation(
+        b.current, b.previous, temperature=2.0, teacher_temperature=1.5, mass_temperature=1.2, stop_gradient=False
+    ),
     "augmented_distillation, z stopped": lambda b: losses.augmented_distillation(
         b.current, b.previous, temperature=3.0
     ),
@@ -38,6 +41,9 @@ LOSSES: dict[str, Loss] = {
 ORACLES: dict[str, Callable[[list, list, list], float]] = {
     "augmented_distillation": lambda c, p, _: oracle.augmented_distillation(c, p, 5.0, 3.0),
     "augmented_distillation, z stopped": lambda c, p, _: oracle.augmented_distillation(c, p, 3.0, 1.0),
+    "augmented_distillation, temperatures apart": lambda c, p, _: oracle.augmented_distillation(
+        c, p, 2.0, 1.0, 1.5, 1.2
+    ),
     "released_distillation": lambda c, p, _: oracle.released_distillation(c, p),
     "distillation": lambda c, p, _: oracle.distillation(c, p, 2.0),
     "icarl_loss": oracle.icarl_loss,

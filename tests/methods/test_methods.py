@@ -60,7 +60,7 @@ def test_each_loss_is_the_sum_that_its_paper_writes(given: Given) -> None:
     kept = losses.distillation(current, previous, temperature=2.0)
     expected: dict[FedAvg, Tensor] = {
         FedAvg(): ce,
-        FedCLASS(beta=3.0, temperature=4.0, student_temperature=2.0, stop_gradient=True): ce + 3.0 * soft,
+        FedCLASS(beta=3.0, variant="paper", temperature=4.0, student_temperature=2.0): ce + 3.0 * soft,
         FedCLASS(beta=3.0, variant="released"): ce + 3.0 * losses.released_distillation(current, previous),
         FedWA(): (1 - lam) * ce + lam * kept,
         FedWA(variant="released"): (1 - lam) * ce + lam * kept,
@@ -79,16 +79,21 @@ def test_without_a_teacher_distilling_methods_are_plain_cross_entropy(given: Giv
         torch.testing.assert_close(method.loss(given.client, first), ce)
 
 
-def test_a_variant_is_named_only_where_its_settings_are_used() -> None:
+def test_a_variant_is_named_with_whatever_differs_from_it() -> None:
     assert FedCLASS().variant_name == "tuned"
     assert FedCLASS(variant="paper").variant_name == "paper"
     assert FedCLASS(variant="released").variant_name == "released"
-    assert FedCLASS(temperature=9.0).variant_name.endswith("theta 9, " + FedCLASS(temperature=9.0).variant_name[-9:])
-    assert FedCLASS(temperature=9.0).variant_name != "tuned"
+    assert FedCLASS(variant="paper", temperature=9.0).variant_name == "paper, temperature=9.0"
+    assert FedCLASS(variant="paper", stop_gradient=False).variant_name == "paper, stop_gradient=False"
     assert FedCLASS(variant="paper").form == FORMS["paper"]
-    assert FORMS["paper"].student_temperature == 1.0, "Eq. 9 does not soften the student"
     with pytest.raises(ConfigError, match="released"):
         FedCLASS(variant="released", temperature=3.0)
+
+
+def test_the_paper_variant_is_equation_9_to_the_letter(given: Given) -> None:
+    assert FORMS["paper"].student_temperature == 1.0
+    got = FedCLASS(variant="paper", temperature=2.5).distillation(given.logits, given.previous)
+    torch.testing.assert_close(got, losses.augmented_distillation(given.logits, given.previous, temperature=2.5))
 
 
 def test_alignment_gives_new_rows_the_mean_length_of_old_ones_and_leaves_these() -> None:

@@ -41,14 +41,20 @@ def cross_entropy(target: float, probability: float) -> float:
     return -target * log(probability) - (1 - target) * log(1 - probability)
 
 
-def augmented_target(current: Rows, previous: Rows, temperature: float) -> list[list[float]]:
-    """z of Eq. 5."""
+def augmented_target(
+    current: Rows,
+    previous: Rows,
+    temperature: float,
+    teacher_temperature: float | None = None,
+    mass_temperature: float | None = None,
+) -> list[list[float]]:
+    """z of Eq. 5; the paper has one temperature."""
     rows = []
     for student, teacher in zip(current, previous, strict=True):
-        g, p, q = len(teacher), softmax(student, temperature), softmax(teacher, temperature)
+        g, p, q = len(teacher), softmax(student, temperature), softmax(teacher, teacher_temperature or temperature)
         new_mass = 0.0
         for c in range(g, len(student)):
-            new_mass += p[c]
+            new_mass += softmax(student, mass_temperature or temperature)[c]
         z = []
         for j in range(len(student)):
             z.append(p[j] if j >= g else q[j] * (1 - new_mass))
@@ -56,9 +62,16 @@ def augmented_target(current: Rows, previous: Rows, temperature: float) -> list[
     return rows
 
 
-def augmented_distillation(current: Rows, previous: Rows, temperature: float, student_temperature: float) -> float:
+def augmented_distillation(
+    current: Rows,
+    previous: Rows,
+    temperature: float,
+    student_temperature: float,
+    teacher_temperature: float | None = None,
+    mass_temperature: float | None = None,
+) -> float:
     """J_KD-Aug of Eq. 9."""
-    target = augmented_target(current, previous, temperature)
+    target = augmented_target(current, previous, temperature, teacher_temperature, mass_temperature)
     return mean(
         [divergence(softmax(student, student_temperature), z) for student, z in zip(current, target, strict=True)]
     )

@@ -10,7 +10,14 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 
-def augmented_log_target(current: Tensor, previous: Tensor, *, temperature: float) -> Tensor:
+def augmented_log_target(
+    current: Tensor,
+    previous: Tensor,
+    *,
+    temperature: float,
+    teacher_temperature: float | None = None,
+    mass_temperature: float | None = None,
+) -> Tensor:
     """Log of z, the new-class augmented soft label (Eq. 5).
 
         p = softmax(current / theta),  q = softmax(previous / theta)
@@ -20,12 +27,16 @@ def augmented_log_target(current: Tensor, previous: Tensor, *, temperature: floa
     The current model decides how much mass the new classes get; the previous model decides how the rest is
     shared among the old ones. With h = 0, z is the teacher.
 
+    The paper has one theta. `teacher_temperature` is that of q alone, `mass_temperature` that of the sum over new
+    classes; with another mass_temperature z is not normalised.
+
     current: (B, g+h) logits.  previous: (B, g) logits.  Returns (B, g+h).
     """
     g = previous.shape[1]
     log_p = log_softmax(current / temperature, dim=1)
-    log_q = log_softmax(previous / temperature, dim=1)
-    log_old_mass = log_p[:, :g].logsumexp(dim=1, keepdim=True)  # log(1 - sum p_new), no cancellation
+    log_q = log_softmax(previous / (teacher_temperature or temperature), dim=1)
+    log_mass = log_p if mass_temperature is None else log_softmax(current / mass_temperature, dim=1)
+    log_old_mass = log_mass[:, :g].logsumexp(dim=1, keepdim=True)  # log(1 - sum p_new), no cancellation
     return torch.cat([log_q + log_old_mass, log_p[:, g:]], dim=1)
 
 
@@ -36,6 +47,8 @@ def augmented_distillation(
     temperature: float,
     student_temperature: float = 1.0,
     stop_gradient: bool = True,
+    teacher_temperature: float | None = None,
+    mass_temperature: float | None = None,
 ) -> Tensor:
     """Batch mean of KL(softmax(current / student_temperature) || z), z at `temperature` (Eq. 9).
 
@@ -43,21 +56,21 @@ def augmented_distillation(
     the student's own output. At one shared temperature the switch changes nothing, because the gradient
     through z is identically zero there; at two temperatures it does.
 
-    current: (B, g+h) logits.  previous: (B, g) logits.  Returns a scalar, never negative but for rounding.
+    current: (B, g+h) logits.  previous: (B, g) logits.  Returns a scalar, never negative if z is normalised.
     """
     log_p = log_softmax(current / student_temperature, dim=1)
-    log_z = augmented_log_target(current, previous, temperature=temperature)
+    log_z = augmented_log_target(
+        current,
+        previous,
+        temperature=temperature,
+        teacher_temperature=teacher_temperature,
+        mass_temperature=mass_temperature,
+    )
     return _mean_divergence(log_p, log_z.detach() if stop_gradient else log_z)
 
 
-def released_distillation(
-    current: Tensor,
-    previous: Tensor,
-    *,
-    student_temperature: float = 3.0,
-    teacher_temperature: float = 5.0,
-) -> Tensor:
-    """What the authors' release computes in place of Eq. 9; there in float16 and clipped, here in log space.
+def released_distillation(current: Tensor, previous: Tensor) -> Tensor:
+    """What the authors' release computes in place of Eq. 9, in float32 and log space.
 
         p  = softmax(current / 3),  p' = softmax(current / 5),  q = softmax(previous / 5)
         z_j = p'_j                       for new classes
@@ -70,12 +83,9 @@ def released_distillation(
 
     current: (B, g+h) logits.  previous: (B, g) logits.  Returns a scalar.
     """
-    g = previous.shape[1]
-    log_p = log_softmax(current / student_temperature, dim=1)
-    log_p_soft = log_softmax(current / teacher_temperature, dim=1)
-    log_q = log_softmax(previous / teacher_temperature, dim=1)
-    log_old_mass = log_p[:, :g].logsumexp(dim=1, keepdim=True)
-    return _mean_divergence(log_p, torch.cat([log_q + log_old_mass, log_p_soft[:, g:]], dim=1))
+    return augmented_distillation(
+        current, previous, temperature=5.0, student_temperature=3.0, mass_temperature=3.0, stop_gradient=False
+    )
 
 
 def _mean_divergence(log_p: Tensor, log_z: Tensor) -> Tensor:

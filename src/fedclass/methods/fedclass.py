@@ -1,6 +1,6 @@
 """FedCLASS: new-class augmented self-distillation (Wu et al., 2024, arXiv 2401.00622)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -14,18 +14,22 @@ from fedclass.methods.base import Batch, ClientContext, FedAvg, Teacher
 Variant = Literal["tuned", "paper", "released"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Form:
-    """The three things that Eq. 5 and 9 leave open."""
+    """How z and the divergence are computed: the keywords of `losses.augmented_distillation`."""
 
     temperature: float
     student_temperature: float
-    stop_gradient: bool
+    teacher_temperature: float | None = None  # theta, as in the paper
+    mass_temperature: float | None = None  # theta, as in the paper
+    stop_gradient: bool = True
 
 
 FORMS: dict[str, Form] = {
-    "tuned": Form(temperature=5.0, student_temperature=3.0, stop_gradient=True),
-    "paper": Form(temperature=3.0, student_temperature=1.0, stop_gradient=True),
+    "tuned": Form(
+        temperature=5.0, student_temperature=3.0, teacher_temperature=3.0, mass_temperature=3.0, stop_gradient=False
+    ),
+    "paper": Form(temperature=3.0, student_temperature=1.0),
 }
 
 
@@ -44,34 +48,36 @@ class FedCLASS(FedAvg):
         Field(description="tuned: our default; paper: Eq. 5 and 9 to the letter; released: the authors' code"),
     ] = "tuned"
     temperature: Annotated[float | None, Field(gt=0, description="theta, softens z")] = None
-    student_temperature: Annotated[float | None, Field(gt=0, description="softens the student")] = None
+    student_temperature: Annotated[float | None, Field(gt=0, description="softens the student; 1 in Eq. 9")] = None
+    teacher_temperature: Annotated[float | None, Field(gt=0, description="softens the teacher; theta in Eq. 5")] = None
+    mass_temperature: Annotated[float | None, Field(gt=0, description="of z's old mass; theta in Eq. 5")] = None
     stop_gradient: Annotated[bool | None, Field(description="z is a constant to the gradient")] = None
 
     def __post_init__(self) -> None:
         """What is not given is the variant's, so that a stored recipe says all of it."""
-        given = (self.temperature, self.student_temperature, self.stop_gradient)
+        given = [f.name for f in fields(Form) if getattr(self, f.name) is not None]
         if self.variant == "released":
-            if given != (None, None, None):
-                raise ConfigError('[method] variant = "released" has its own temperatures; remove them, or the variant')
+            if given:
+                raise ConfigError(f'[method] variant = "released" has a {given[0]} of its own; remove one of the two')
             return
         for name, value in vars(FORMS[self.variant]).items():
-            if getattr(self, name) is None:
+            if name not in given:
                 object.__setattr__(self, name, value)
 
     @property
     def form(self) -> Form | None:
         """None for the released arithmetic."""
-        if self.temperature is None or self.student_temperature is None or self.stop_gradient is None:
+        if self.variant == "released":
             return None
-        return Form(self.temperature, self.student_temperature, self.stop_gradient)
+        return Form(**{f.name: getattr(self, f.name) for f in fields(Form)})
 
     @property
     def variant_name(self) -> str:
-        form = self.form
-        if form is None or form == FORMS[self.variant]:
+        """The variant, or whatever differs from it."""
+        if self.form is None:
             return self.variant
-        z = "z stopped" if form.stop_gradient else "through z"
-        return f"student {form.student_temperature:g}, theta {form.temperature:g}, {z}"
+        changed = {k: v for k, v in vars(self.form).items() if v != getattr(FORMS[self.variant], k)}
+        return ", ".join([self.variant, *(f"{name}={value}" for name, value in changed.items())])
 
     def loss(self, client: ClientContext, batch: Batch) -> Tensor:
         logits = client.model(batch.images)
