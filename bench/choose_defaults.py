@@ -58,31 +58,33 @@ STREAMS = {
 }
 
 
-def form(student: float, theta: float, *, own: float | None = None, stop: bool = True) -> list[str]:
-    """`own`: the temperature of the teacher and of the old mass, theta in the paper."""
+def form(
+    student: float, theta: float, *, teacher: float | None = None, mass: float | None = None, stop: bool = True
+) -> list[str]:
+    """Temperatures of the student, of z, and, where they are not theta, of the teacher and of the old mass in z."""
     return [
         "method.name=fedclass",
         "method.variant=paper",
         f"method.student_temperature={student}",
         f"method.temperature={theta}",
         f"method.stop_gradient={str(stop).lower()}",
-        *([f"method.teacher_temperature={own}", f"method.mass_temperature={own}"] if own else []),
+        *([f"method.teacher_temperature={teacher}"] if teacher else []),
+        *([f"method.mass_temperature={mass}"] if mass else []),
     ]
 
 
 CANDIDATES = {
     "FedAvg": ["method.name=fedavg"],
     "released": ["method.name=fedclass", "method.variant=released"],
-    "student, teacher, mass 3, theta 5, through z": form(3, 5, own=3, stop=False),
-    "student, teacher, mass 2, theta 4, through z": form(2, 4, own=2, stop=False),
-    "student, teacher, mass 3, theta 5, z stopped": form(3, 5, own=3),
+    "student, teacher 1, theta 1.5, z stopped": form(1, 1.5, teacher=1),
+    "student, teacher, mass 3, theta 5, through z": form(3, 5, teacher=3, mass=3, stop=False),
     "student 1, theta 3, z stopped": form(1, 3),
     "student 3, theta 5, z stopped": form(3, 5),
-    "student 3, theta 5, through z": form(3, 5, stop=False),
+    "student 1, theta 1": form(1, 1),
     "student 1, theta 2, z stopped": form(1, 2),
     "student 1, theta 2, through z": form(1, 2, stop=False),
+    "student 3, theta 5, through z": form(3, 5, stop=False),
     "student 1, theta 3, through z": form(1, 3, stop=False),
-    "student 1, theta 1": form(1, 1),
 }
 
 

@@ -245,13 +245,12 @@ def test_on_random_logits_the_released_target_sums_to_anything_from_below_to_abo
 
 @given(batch=batches(), theta=temperatures)
 @checked
-def test_at_one_temperature_the_release_is_the_paper(batch, theta):
-    """What sets the release apart is its two temperatures, nothing else."""
-    released = released_distillation(
-        batch.current, batch.previous, student_temperature=theta, teacher_temperature=theta
+def test_with_all_temperatures_equal_to_theta_the_general_form_is_the_papers(batch, theta):
+    """What sets the release apart is its temperatures, nothing else."""
+    general = augmented_distillation(
+        batch.current, batch.previous, temperature=theta, teacher_temperature=theta, mass_temperature=theta
     )
-    paper = augmented_distillation(batch.current, batch.previous, temperature=theta, student_temperature=theta)
-    torch.testing.assert_close(released, paper)
+    torch.testing.assert_close(general, augmented_distillation(batch.current, batch.previous, temperature=theta))
 
 
 def test_the_released_gradient_flows_through_the_target():
