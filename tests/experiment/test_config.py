@@ -79,9 +79,6 @@ WRONG = {
     "[memory]: per_client = -1": {"memory": {"per_client": -1}},
     "[data]: fraction = 2": {"data": {"fraction": 2}},
     "[method]: beta = -1": {"method": {"beta": -1}},
-    '[method] variant = "released" has a temperature of its own': {
-        "method": {"variant": "released", "temperature": 2.0}
-    },
     "seed must be a whole number": {"seed": -1},
     "[train]: must be a table": {"train": 3},
     "method must be a table": {"method": "fedavg"},

@@ -12,7 +12,7 @@ from torch.autograd import gradcheck
 
 from fedclass import losses
 from reference import losses as oracle
-from reference.batches import Batch, batches, checked, random_batch
+from reference.batches import RELEASED, Batch, batches, checked, random_batch
 
 Loss = Callable[[Batch], Tensor]
 
@@ -26,7 +26,7 @@ LOSSES: dict[str, Loss] = {
     "augmented_distillation, z stopped": lambda b: losses.augmented_distillation(
         b.current, b.previous, temperature=3.0
     ),
-    "released_distillation": lambda b: losses.released_distillation(b.current, b.previous),
+    "augmented_distillation, released": lambda b: losses.augmented_distillation(b.current, b.previous, **RELEASED),
     "distillation": lambda b: losses.distillation(b.current, b.previous, temperature=2.0),
     "icarl_loss": lambda b: losses.icarl_loss(b.current, b.previous, b.labels),
     "icarl_loss, first task": lambda b: losses.icarl_loss(b.current, None, b.labels),
@@ -44,7 +44,7 @@ ORACLES: dict[str, Callable[[list, list, list], float]] = {
     "augmented_distillation, temperatures apart": lambda c, p, _: oracle.augmented_distillation(
         c, p, 2.0, 1.0, 1.5, 1.2
     ),
-    "released_distillation": lambda c, p, _: oracle.released_distillation(c, p),
+    "augmented_distillation, released": lambda c, p, _: oracle.released_distillation(c, p),
     "distillation": lambda c, p, _: oracle.distillation(c, p, 2.0),
     "icarl_loss": oracle.icarl_loss,
     "icarl_loss, first task": lambda c, _, y: oracle.icarl_loss(c, None, y),

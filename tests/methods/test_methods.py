@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedclass import losses
-from fedclass.errors import ConfigError
 from fedclass.methods import METHODS, Batch, ClientContext, FedAvg, FedCLASS, FedICARL, FedWA
 from fedclass.methods.fedclass import FORMS
 from fedclass.methods.wa import align
 from fedclass.models.incremental import IncrementalModel
 from fedclass.models.weights import copy_of
 from fedclass.wire import Update
+from reference.batches import RELEASED
 
 OLD, NEW, WIDTH = 3, 2, 6
 
@@ -61,7 +61,7 @@ def test_each_loss_is_the_sum_that_its_paper_writes(given: Given) -> None:
     expected: dict[FedAvg, Tensor] = {
         FedAvg(): ce,
         FedCLASS(beta=3.0, variant="paper", temperature=4.0, student_temperature=2.0): ce + 3.0 * soft,
-        FedCLASS(beta=3.0, variant="released"): ce + 3.0 * losses.released_distillation(current, previous),
+        FedCLASS(beta=3.0, variant="released"): ce + 3.0 * losses.augmented_distillation(current, previous, **RELEASED),
         FedWA(): (1 - lam) * ce + lam * kept,
         FedWA(variant="released"): (1 - lam) * ce + lam * kept,
         FedICARL(): losses.icarl_loss(current, previous, labels),
@@ -86,14 +86,16 @@ def test_a_variant_is_named_with_whatever_differs_from_it() -> None:
     assert FedCLASS(variant="paper", temperature=9.0).variant_name == "paper, temperature=9.0"
     assert FedCLASS(variant="paper", stop_gradient=False).variant_name == "paper, stop_gradient=False"
     assert FedCLASS(variant="paper").form == FORMS["paper"]
-    with pytest.raises(ConfigError, match="released"):
-        FedCLASS(variant="released", temperature=3.0)
+    assert vars(FORMS["released"]) == {**RELEASED, "teacher_temperature": None}
 
 
 def test_the_paper_variant_is_equation_9_to_the_letter(given: Given) -> None:
     assert FORMS["paper"].student_temperature == 1.0
-    got = FedCLASS(variant="paper", temperature=2.5).distillation(given.logits, given.previous)
-    torch.testing.assert_close(got, losses.augmented_distillation(given.logits, given.previous, temperature=2.5))
+    got = FedCLASS(variant="paper", temperature=2.5, beta=2.0).loss(given.client, given.batch)
+    ce = F.cross_entropy(given.logits, given.batch.labels)
+    torch.testing.assert_close(
+        got, ce + 2 * losses.augmented_distillation(given.logits, given.previous, temperature=2.5)
+    )
 
 
 def test_alignment_gives_new_rows_the_mean_length_of_old_ones_and_leaves_these() -> None:

@@ -4,7 +4,7 @@ A name that starts with `released_` is the arithmetic of the FedCLASS authors' r
 the paper it implements.
 """
 
-from fedclass.losses.augmented import augmented_distillation, augmented_log_target, released_distillation
+from fedclass.losses.augmented import augmented_distillation, augmented_log_target
 from fedclass.losses.distillation import distillation
 from fedclass.losses.sigmoid import (
     compensated_loss,
@@ -24,6 +24,5 @@ __all__ = [
     "gradient_compensation_weights",
     "icarl_loss",
     "relation_distillation",
-    "released_distillation",
     "released_icarl_loss",
 ]

@@ -1,4 +1,4 @@
-"""New-class augmented self-distillation: the loss of FedCLASS (Eq. 5 and 9), and its authors' release.
+"""New-class augmented self-distillation: the loss of FedCLASS (Eq. 5 and 9).
 
 g old classes come first, h new ones after them. `current` is the student, `previous` the teacher: the global
 model at the end of the previous task. Everything stays in log space, so that large logits (±1e4 is tested)
@@ -28,7 +28,8 @@ def augmented_log_target(
     shared among the old ones. With h = 0, z is the teacher.
 
     The paper has one theta. `teacher_temperature` is that of q alone, `mass_temperature` that of the sum over new
-    classes; with another mass_temperature z is not normalised.
+    classes. With another mass_temperature z is not normalised, and Eq. 9 no divergence (the authors' release: 5, and 3
+    for the mass).
 
     current: (B, g+h) logits.  previous: (B, g) logits.  Returns (B, g+h).
     """
@@ -67,25 +68,6 @@ def augmented_distillation(
         mass_temperature=mass_temperature,
     )
     return _mean_divergence(log_p, log_z.detach() if stop_gradient else log_z)
-
-
-def released_distillation(current: Tensor, previous: Tensor) -> Tensor:
-    """What the authors' release computes in place of Eq. 9, in float32 and log space.
-
-        p  = softmax(current / 3),  p' = softmax(current / 5),  q = softmax(previous / 5)
-        z_j = p'_j                       for new classes
-        z_j = q_j * (1 - sum_new p)      for old classes; p, not p'
-
-    returned: batch mean of sum_j p_j * (log p_j - log z_j).
-
-    z mixes two temperatures and so does not sum to 1; the result is no KL divergence and can be negative. The
-    gradient flows through z.
-
-    current: (B, g+h) logits.  previous: (B, g) logits.  Returns a scalar.
-    """
-    return augmented_distillation(
-        current, previous, temperature=5.0, student_temperature=3.0, mass_temperature=3.0, stop_gradient=False
-    )
 
 
 def _mean_divergence(log_p: Tensor, log_z: Tensor) -> Tensor:

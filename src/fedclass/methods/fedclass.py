@@ -7,8 +7,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedclass.errors import ConfigError
-from fedclass.losses import augmented_distillation, released_distillation
+from fedclass.losses import augmented_distillation
 from fedclass.methods.base import Batch, ClientContext, FedAvg, Teacher
 
 Variant = Literal["tuned", "paper", "released"]
@@ -25,11 +24,13 @@ class Form:
     stop_gradient: bool = True
 
 
+# "tuned" was chosen by measurement: docs/decisions/0001-fedclass-defaults.md.
 FORMS: dict[str, Form] = {
     "tuned": Form(
         temperature=5.0, student_temperature=3.0, teacher_temperature=3.0, mass_temperature=3.0, stop_gradient=False
     ),
     "paper": Form(temperature=3.0, student_temperature=1.0),
+    "released": Form(temperature=5.0, student_temperature=3.0, mass_temperature=3.0, stop_gradient=False),
 }
 
 
@@ -55,27 +56,17 @@ class FedCLASS(FedAvg):
 
     def __post_init__(self) -> None:
         """What is not given is the variant's, so that a stored recipe says all of it."""
-        given = [f.name for f in fields(Form) if getattr(self, f.name) is not None]
-        if self.variant == "released":
-            if given:
-                raise ConfigError(f'[method] variant = "released" has a {given[0]} of its own; remove one of the two')
-            return
         for name, value in vars(FORMS[self.variant]).items():
-            if name not in given:
+            if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
 
     @property
-    def form(self) -> Form | None:
-        """None for the released arithmetic."""
-        if self.variant == "released":
-            return None
+    def form(self) -> Form:
         return Form(**{f.name: getattr(self, f.name) for f in fields(Form)})
 
     @property
     def variant_name(self) -> str:
-        """The variant, or whatever differs from it."""
-        if self.form is None:
-            return self.variant
+        """The variant, and whatever differs from it."""
         changed = {k: v for k, v in vars(self.form).items() if v != getattr(FORMS[self.variant], k)}
         return ", ".join([self.variant, *(f"{name}={value}" for name, value in changed.items())])
 
@@ -84,9 +75,4 @@ class FedCLASS(FedAvg):
         loss = F.cross_entropy(logits, batch.labels)
         if batch.previous is None or self.beta == 0:
             return loss
-        return loss + self.beta * self.distillation(logits, batch.previous)
-
-    def distillation(self, current: Tensor, previous: Tensor) -> Tensor:
-        if self.form is None:
-            return released_distillation(current, previous)
-        return augmented_distillation(current, previous, **vars(self.form))
+        return loss + self.beta * augmented_distillation(logits, batch.previous, **vars(self.form))
