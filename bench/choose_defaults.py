@@ -75,16 +75,15 @@ def form(
 
 CANDIDATES = {
     "FedAvg": ["method.name=fedavg"],
+    "student, teacher, mass 3, theta 5, through z": form(3, 5, teacher=3, mass=3, stop=False),  # tuned
     "released": ["method.name=fedclass", "method.variant=released"],
-    "student, teacher 1, theta 1.5, z stopped": form(1, 1.5, teacher=1),
-    "student, teacher, mass 3, theta 5, through z": form(3, 5, teacher=3, mass=3, stop=False),
-    "student 1, theta 3, z stopped": form(1, 3),
-    "student 3, theta 5, z stopped": form(3, 5),
-    "student 1, theta 1": form(1, 1),
+    "student 1, theta 3, z stopped": form(1, 3),  # paper
     "student 1, theta 2, z stopped": form(1, 2),
     "student 1, theta 2, through z": form(1, 2, stop=False),
+    "student, teacher 1, theta 1.5, z stopped": form(1, 1.5, teacher=1),
+    "student 3, theta 5, z stopped": form(3, 5),
+    "student 1, theta 1": form(1, 1),
     "student 3, theta 5, through z": form(3, 5, stop=False),
-    "student 1, theta 3, through z": form(1, 3, stop=False),
 }
 
 
