@@ -104,7 +104,11 @@ MISTAKES = {
     "did you mean 'mnist'": (["--set", "data.name=mnis"], 2),
     "cannot write there": (["--out", "/proc/fedclass"], 4),
     "is not empty": (["--out", "."], 4),
-    "is not a device": (["--set", "train.device=abacus"], 2),
+    "cannot be used here": (["--set", "train.device=abacus"], 2),
+    "finite number": (["--set", "train.learning_rate=inf"], 2),
+    "should be a number": (["--set", "train.rounds=true"], 2),
+    "only 6000 training images": (["--set", "partition.clients=1000000000"], 2),
+    "Could not determine home directory": (["--set", "data.path=~nobody-here/x", "--set", "data.name=mnist"], 2),
     "unknown model 'resnet9'": (["--set", "model.name=resnet9"], 2),
     "raise alpha, or lower clients": (["--set", "partition.alpha=0.0001"], 2),
 }
@@ -141,6 +145,61 @@ def test_a_failing_member_of_a_comparison_fails_it(tiny_settings: list[str], tmp
     assert result.returncode == 5
     assert "Traceback" not in result.stderr
     assert "updates were usable" in result.stderr
+
+
+def test_one_failing_member_does_not_take_the_others_with_it(tiny_settings: list[str], tmp_path: Path) -> None:
+    """One leaves without a word, one raises an error of ours; the third is in the table."""
+    (tmp_path / "mine.py").write_text(
+        "import os\n"
+        "from dataclasses import dataclass\n"
+        "from fedclass import FedAvg, FedclassError\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Leaves(FedAvg):\n"
+        "    def loss(self, client, batch):\n"
+        "        os._exit(0)\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Raises(FedAvg):\n"
+        "    def loss(self, client, batch):\n"
+        "        raise FedclassError('not today')\n"
+    )
+    words = ["--methods", "mine:Leaves,mine:Raises,fedavg", *settings(tiny_settings), "--out", "all", "--workers", "1"]
+    result = fedclass("compare", *words, cwd=tmp_path)
+    assert result.returncode != 0
+    assert "fedavg (standard)" in result.stdout
+    assert "its process ended early, with code 0" in result.stderr
+    assert "mine:Raises: not today" in result.stderr
+
+
+def test_names_are_not_read_as_markup_and_nothing_is_cut_off_in_a_pipe(tmp_path: Path) -> None:
+    from conftest import write_tiny
+
+    write_tiny(tmp_path / "t.npz", classes=8)
+    words = settings(["data.name=npz", "data.path=t.npz", "stream.tasks=2,2,2,2", "data.fraction=1.0"])
+    words += settings(["data.test_fraction=1.0", "partition.kind=iid", "partition.clients=2", "train.rounds=1"])
+    words += settings(["memory.per_client=4", "method.variant=paper", "method.temperature=2.5"])
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    run = subprocess.run(
+        [*FEDCLASS, "run", *words, "--out", "odd[/b]"], cwd=tmp_path, capture_output=True, text=True, env=environment
+    )
+    assert run.returncode == 0, run.stderr
+    assert "run directory: odd[/b]" in run.stdout
+    assert "fedclass (paper, temperature=2.5)" in run.stdout
+    assert "…" not in run.stdout
+    assert "odd[/b]" in fedclass("list", ".", cwd=tmp_path).stdout
+
+
+def test_termination_leaves_no_process_behind(tiny_settings: list[str], tmp_path: Path) -> None:
+    words = [*settings([*tiny_settings, "train.rounds=2000"]), "--out", "both"]
+    process = subprocess.Popen([*FEDCLASS, "compare", *words], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    events = tmp_path / "both" / "fedavg-s0" / "events.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (events.exists() and "RoundFinished" in events.read_text()):
+        time.sleep(0.1)
+    process.terminate()
+    assert process.wait(timeout=30) == 143
+    size = events.stat().st_size
+    time.sleep(0.5)
+    assert events.stat().st_size == size, "a child is still writing"
 
 
 def test_interrupting_a_comparison_ends_its_processes(tiny_settings: list[str], tmp_path: Path) -> None:

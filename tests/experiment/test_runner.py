@@ -10,9 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from conftest import write_tiny
 from fedclass.data.partition import save_partition
 from fedclass.engines.inprocess import InProcess
-from fedclass.errors import RoundError
+from fedclass.errors import ConfigError, RoundError
 from fedclass.experiment.config import Experiment, load
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import Setup, prepare
@@ -165,6 +166,8 @@ BAD_UPDATES = {
     "names differ": lambda u: replace(u, weights={k: v for k, v in u.weights.items() if k != "head.bias"}),
     "claims 0 examples": lambda u: replace(u, examples=0),
     "claims -5 examples": lambda u: replace(u, examples=-5),
+    "claims nan examples": lambda u: replace(u, examples=float("nan")),
+    "claims 1000000000000000000000 examples": lambda u: replace(u, examples=10**21),
     "reports {'loss': nan": lambda u: replace(u, metrics={**u.metrics, "loss": float("nan")}),
     "reports {}": lambda u: replace(u, metrics={}),
     "answers for": lambda u: replace(u, round=u.round + 1),
@@ -232,6 +235,26 @@ def test_odd_clients_work(method: str, weighting: str, tiny: Tiny, tmp_path: Pat
     assert rounds[2].clients == ([2, 4] if weighting == "new-data" else [0, 1, 2, 4])
     assert not of_kind(UpdateRejected, events)
     assert len(summary["accuracy_matrix"]) == 2
+
+
+def test_means_that_lack_a_class_are_told_and_the_model_predicts(tiny: Tiny, tmp_path: Path) -> None:
+    """One exemplar of a class has no mean that may be sent."""
+    _, events = carried_out(tiny("memory.per_class=1", method="fedicarl"), tmp_path / "few")
+    assert len([w for w in of_kind(Warned, events) if "do not cover every class" in w.message]) == 2
+    assert not [name for name in load_file(tmp_path / "few" / "model.safetensors") if name.startswith("extras.")]
+    _, events = carried_out(tiny("memory.per_class=2", method="fedicarl"), tmp_path / "enough")
+    assert not of_kind(Warned, events)
+    assert load_file(tmp_path / "enough" / "model.safetensors")["extras.class_counts"].tolist() == [6] * 4
+
+
+def test_a_batch_of_one_that_cannot_be_normalised_is_explained(tmp_path: Path, tiny: Tiny) -> None:
+    write_tiny(tmp_path / "t.npz", side=4)
+    with pytest.raises(ConfigError, match=r"batch of one image.*train\.batch_size"):
+        carried_out(tiny(f"data.path={tmp_path / 't.npz'}", "train.batch_size=15"), tmp_path / "run")
+    summary, _ = carried_out(
+        tiny(f"data.path={tmp_path / 't.npz'}", "train.batch_size=15", "model.norm=group"), tmp_path / "group"
+    )
+    assert summary["accuracy_matrix"]
 
 
 def test_without_memory_nothing_is_kept(tiny: Tiny, tmp_path: Path) -> None:

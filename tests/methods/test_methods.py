@@ -149,20 +149,23 @@ class TestNearestMeanOfExemplars:
 
     def test_means_of_clients_are_weighted_by_their_counts(self) -> None:
         def extras(value: float, count: int) -> dict[str, Tensor]:
-            return {"class_means": torch.full((2, 3), value), "class_counts": torch.tensor([count, 0])}
+            return {"class_means": torch.full((2, 3), value), "class_counts": torch.tensor([count, 2])}
 
         gathered = self.method.gather([extras(1.0, 2), extras(4.0, 4)])
         assert torch.equal(gathered["class_means"][0], torch.full((3,), 3.0))
-        assert gathered["class_counts"].tolist() == [6, 0]
+        assert gathered["class_counts"].tolist() == [6, 4]
 
-    def test_the_nearest_mean_wins_and_a_class_without_one_never_does(self) -> None:
+    def test_means_that_lack_a_class_are_not_used_at_all(self) -> None:
+        lacking = {"class_means": torch.ones(2, 3), "class_counts": torch.tensor([2, 0])}
+        assert self.method.gather([lacking]) == {}
+
+    def test_the_nearest_mean_wins(self) -> None:
         means = torch.eye(5, WIDTH)
-        counts = torch.tensor([2, 2, 2, 2, 0])
+        counts = torch.tensor([2, 2, 2, 2, 2])
         images = torch.zeros(5, 3, 2, 2)
         images.flatten(1)[:, :WIDTH].copy_(torch.eye(5, WIDTH) + 0.1)
         scores = self.method.predict(model(), images, {"class_means": means, "class_counts": counts})
-        assert scores.argmax(dim=1)[:4].tolist() == [0, 1, 2, 3]
-        assert scores[:, 4].tolist() == [-torch.inf] * 5
+        assert scores.argmax(dim=1).tolist() == [0, 1, 2, 3, 4]
 
     def test_malformed_means_are_refused(self) -> None:
         weights = copy_of(model())

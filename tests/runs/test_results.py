@@ -13,7 +13,10 @@ from fedclass.runs.events import EventLog, RoundFinished, RunStarted, TaskStarte
 from fedclass.runs.layout import RunDirectory, create, write_atomically
 from fedclass.runs.results import Result, list_runs
 
-SUMMARY = {"method": "fedclass", "variant": "paper", "seed": 3, "accuracy_last": 61.5}
+SUMMARY = {
+    **{"method": "fedclass", "variant": "paper", "seed": 3, "accuracy_last": 61.5, "tasks": [1], "dataset": "mnist"},
+    **{"official_data": True, "accuracy_matrix": [[61.5]], "forgetting_fedclass": None},
+}
 
 
 def started(method="fedclass", *, seed=3):

@@ -1,5 +1,6 @@
 """The command line. Commands import what they need when they run, so that --help is quick."""
 
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,7 @@ from fedclass.errors import FedclassError
 
 EPILOG = (
     "Exit codes: 0 done, 1 failed, 2 wrong option or recipe, 3 data missing or damaged, 4 run directory unusable, "
-    "5 a round had too few usable updates, 130 interrupted."
+    "5 a round had too few usable updates, 130 interrupted, 143 terminated."
 )
 
 app = typer.Typer(
@@ -50,7 +51,8 @@ def _options(
 
 def main() -> None:
     """A user's mistake ends in one line on stderr and an exit code; only a defect of ours shows a traceback."""
-    sys.path.insert(0, str(Path.cwd()))  # for --method my_module:MyMethod
+    sys.path.append(str(Path.cwd()))  # for --method my_module:MyMethod
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that no child process is left behind
     try:
         app()
     except FedclassError as error:

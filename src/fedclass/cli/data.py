@@ -123,7 +123,7 @@ def show(
     name: Name,
     path: PathOption = None,
     out: Annotated[Path, typer.Option(help="The picture to write; its ending decides the format.")] = Path("sheet.png"),
-    count: Annotated[int, typer.Option(min=1, help="Images per class.")] = 10,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="Images per class.")] = 10,
 ) -> None:
     """Write a picture with the first training images of each class, a row per class."""
     from fedclass.data import synnum
@@ -156,11 +156,12 @@ def _write_sheet(sheet: "NDArray[np.uint8]", classes: tuple[str, ...], out: Path
 
     rows, columns, channels = sheet.shape
     height = rows // len(classes)
+    names = [name.replace("$", r"\$") for name in classes]  # no formulas
     zoom = 1.5 / 100  # inches per pixel of the sheet
     figure = Figure(figsize=(columns * zoom + 1.5, rows * zoom + 0.2), layout="constrained")
     axes = figure.add_subplot()
     axes.imshow(sheet.squeeze(2) if channels == 1 else sheet, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-    axes.set_yticks([height * (row + 0.5) - 0.5 for row in range(len(classes))], classes)
+    axes.set_yticks([height * (row + 0.5) - 0.5 for row in range(len(classes))], names)
     axes.set_xticks([])
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)

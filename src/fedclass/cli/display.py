@@ -1,5 +1,6 @@
 """What a person sees while runs are under way, and the tables at their end."""
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -24,7 +25,9 @@ from fedclass.runs.events import (
     Warned,
 )
 
-console = Console()
+# Names of classes, folders and methods are the user's: they are never read as markup. A file or a pipe has no width to
+# keep to, and a table should not lose its figures there.
+console = Console(markup=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160)
 
 
 class Display(Protocol):
@@ -48,7 +51,7 @@ class Live:
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names
         self.progress = Progress(
-            TextColumn("[bold]{task.description}"),
+            TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[where]}"),
             TextColumn("{task.fields[loss]}"),
@@ -103,7 +106,7 @@ class Live:
             case RunFinished():
                 self.progress.update(row, where="finished")
             case Warned() | UpdateRejected():
-                self.progress.console.print(f"[yellow]{self.names[number]}: {remark(event)}[/yellow]")
+                self.progress.console.print(f"{self.names[number]}: {remark(event)}", style="yellow", highlight=False)
             case TaskStarted():
                 pass
 
@@ -175,7 +178,7 @@ def remark(event: Warned | UpdateRejected) -> str:
 def print_table(table: Table) -> None:
     shown = RichTable(title=table.title, box=SIMPLE_HEAD, title_justify="left")
     for i, column in enumerate(table.columns):
-        shown.add_column(column, justify="right" if i else "left", no_wrap=True)
+        shown.add_column(column, justify="right" if i else "left", no_wrap=i > 0)
     for row in table.rows:
         shown.add_row(*row)
     console.print(shown)

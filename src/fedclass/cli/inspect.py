@@ -32,9 +32,10 @@ def methods(
         console.print("\n`fedclass methods NAME` shows its parameters; --method package.module:Class runs your own.")
         return
     method = find_method(name)
-    console.print(f"[bold]{name}[/bold]\n\n{inspect.cleandoc(method.__doc__ or '')}\n", highlight=False)
+    console.print(name, style="bold")
+    console.print(f"\n{inspect.cleandoc(method.__doc__ or '')}\n", highlight=False)
     hints = get_type_hints(method, include_extras=True)
-    table = Table(box=None, padding=(0, 2), title="parameters: table \\[method] of a recipe", title_justify="left")
+    table = Table(box=None, padding=(0, 2), title="parameters: table [method] of a recipe", title_justify="left")
     for column in ("key", "default", "meaning"):
         table.add_column(column)
     default = method()

@@ -1,6 +1,7 @@
 """fedclass run, fedclass compare."""
 
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -81,9 +82,15 @@ def compare(
     plan = [(e, root / f"{_word(e.method_name)}-s{e.seed}") for e in experiments]
     labels = [f"{e.method_name} s{e.seed}" if len(numbers) > 1 else e.method_name for e in experiments]
     with display(labels) as shown:
-        run_all(plan, workers=workers or os.cpu_count() or 1, listen=shown.tell)
-    print_table(results_table([Result.read(path) for _, path in plan]))
+        failures = run_all(plan, workers=workers or os.cpu_count() or 1, listen=shown.tell)
+    finished = [Result.read(path) for number, (_, path) in enumerate(plan) if number not in failures]
+    if finished:
+        print_table(results_table(finished))
     console.print(f"run directories: {root}", highlight=False)
+    for number, failure in failures.items():
+        print(f"error: {labels[number]}: {failure}", file=sys.stderr)
+    if failures:
+        raise typer.Exit(next(iter(failures.values())).exit_code)
 
 
 def _word(method: str) -> str:
@@ -91,4 +98,5 @@ def _word(method: str) -> str:
 
 
 def _fresh(name: str) -> Path:
-    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    milliseconds = time.time_ns() // 1_000_000 % 1000  # two runs may start within a second
+    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}{milliseconds:03d}-{name}"

@@ -26,7 +26,7 @@ class PartitionSettings:
         "dirichlet"
     )
     clients: Annotated[int, Field(ge=1, description="number of clients")] = 20
-    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False, description="dirichlet: smaller is more uneven")] = 0.5
+    alpha: Annotated[float, Field(gt=0, le=1e9, description="dirichlet: smaller is more uneven")] = 0.5
     min_size: Annotated[int, Field(ge=0, description="dirichlet: images that every client has at least")] = 10
     classes: Annotated[int, Field(ge=1, description="classes: how many classes of each task a client holds")] = 2
     path: Annotated[str, Field(description="file: a partition written by `fedclass plan --save`")] = ""
@@ -40,6 +40,9 @@ def partition(
     targets: (N,) classes numbered in order of arrival; -1 marks an image whose class is not in the stream.
     dataset: the data set's sha256, which a saved partition must match.
     """
+    images = int((targets >= 0).sum())
+    if settings.clients > images:
+        raise ConfigError(f"[partition] clients = {settings.clients}, but there are only {images} training images")
     match settings.kind:
         case "dirichlet":
             return _dirichlet(targets, settings, seed)

@@ -186,7 +186,10 @@ def npz_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 def class_names(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[str, ...]:
     if "classes" not in arrays:
-        return tuple(str(label) for label in range(int(arrays["y_train"].max()) + 1))
+        highest, images = int(arrays["y_train"].max()), len(arrays["y_train"])
+        if highest >= images:  # then some class has no image, and their names could fill the memory
+            raise DataError(f"{path}: y_train has label {highest}, but only {images} images; labels count from 0")
+        return tuple(str(label) for label in range(highest + 1))
     names = tuple(str(name) for name in arrays["classes"].ravel())
     if len(set(names)) != len(names):
         raise DataError(f"{path}: a name occurs twice in classes")

@@ -113,7 +113,9 @@ def task_sizes(tasks: int | list[int] | str, classes: int) -> tuple[int, ...]:
             rest = classes - base
             steps = [step] * (rest // step) + ([rest % step] if rest % step else [])
             return tuple([base, *steps] if base else steps)
-        listed = tasks.strip().removeprefix("{").removesuffix("}")
+        listed = tasks.strip()
+        if listed.startswith("{") and listed.endswith("}"):
+            listed = listed[1:-1]
         try:
             tasks = [int(size) for size in listed.split(",")]
         except ValueError:

@@ -37,48 +37,48 @@ def run_one(
 
 def run_all(
     experiments: Sequence[Planned], *, workers: int, listen: Callable[[int, Event], None]
-) -> list[dict[str, Any]]:
-    """The summaries of all experiments, in their order. `listen` hears of each event, with the experiment's number.
+) -> dict[int, FedclassError]:
+    """Carry out all experiments. `listen` hears of each event, with the experiment's number.
 
-    Experiments do not know of each other, so results do not depend on how many run at a time.
+    Experiments do not know of each other, so results do not depend on how many run at a time. One that fails does not
+    stop the others. Returns what went wrong, by the experiment's number.
     """
     for experiment, _ in experiments:
         prepare(experiment)
+    for folder in dict.fromkeys(root.parent for _, root in experiments):
+        create(folder)
     for _, root in experiments:
         create(root)
     spawn = multiprocessing.get_context("spawn")
     told: Queue[Told] = spawn.Queue()
     waiting = deque(enumerate(experiments))
     running: dict[int, BaseProcess] = {}
-    summaries: dict[int, dict[str, Any]] = {}
+    failures: dict[int, FedclassError] = {}
     try:
         while waiting or running:
             while waiting and len(running) < workers:
                 number, planned = waiting.popleft()
                 running[number] = spawn.Process(target=_work, args=(number, planned, told), daemon=True)
                 running[number].start()
+            gone = [number for number, process in running.items() if process.exitcode is not None]
             try:
                 number, message = told.get(timeout=0.2)
             except queue.Empty:
-                _check_alive(running, experiments)
+                for number in gone:  # whatever it had to say has been heard by now
+                    code = running.pop(number).exitcode
+                    failures[number] = RunError(f"{experiments[number][1]}: its process ended early, with code {code}")
                 continue
             if isinstance(message, FedclassError):
-                raise message
-            listen(number, message)
-            if isinstance(message, RunFinished):
-                summaries[number] = message.summary
+                failures[number] = message
+            else:
+                listen(number, message)
+            if isinstance(message, FedclassError | RunFinished):
                 running.pop(number).join()
     finally:
         for process in running.values():
             process.terminate()
             process.join()
-    return [summaries[number] for number in range(len(experiments))]
-
-
-def _check_alive(running: dict[int, BaseProcess], experiments: Sequence[Planned]) -> None:
-    for number, process in running.items():
-        if process.exitcode:
-            raise RunError(f"{experiments[number][1]}: its process ended with code {process.exitcode}; see above")
+    return failures
 
 
 def _work(number: int, planned: Planned, told: "Queue[Told]") -> None:

@@ -1,12 +1,13 @@
 """A recipe: TOML in, a frozen Experiment out, every mistake found before anything starts."""
 
 import difflib
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import tomli_w
 from pydantic import Field, TypeAdapter, ValidationError
@@ -17,7 +18,7 @@ from fedclass.data.stream import StreamSettings
 from fedclass.errors import ConfigError
 from fedclass.federation.client import TrainSettings
 from fedclass.methods import METHODS, FedAvg
-from fedclass.methods.base import parameters
+from fedclass.methods.base import Teacher, parameters
 from fedclass.models.build import imported
 
 
@@ -91,7 +92,8 @@ def load(
 ) -> Experiment:
     """The experiment of a recipe (a file, the name of a recipe that comes along, or None for the embedded default)."""
     where, table = read_recipe(recipe)
-    if method is not None and method != table.get("method", {}).get("name", "fedclass"):
+    given = table.get("method", {})
+    if method is not None and not (isinstance(given, dict) and given.get("name", "fedclass") == method):
         table["method"] = {"name": method}  # another method's parameters mean nothing to this one
     if seed is not None:
         table["seed"] = seed
@@ -109,7 +111,7 @@ def recipes() -> dict[str, Path]:
 def read_recipe(recipe: str | None) -> tuple[str, Table]:
     known = recipes()
     path = known["default"] if recipe is None else Path(recipe)
-    if recipe in known and not path.exists():
+    if recipe in known and not path.is_file():
         path = known[recipe]
     try:
         return path.name, tomllib.loads(path.read_text(encoding="utf-8"))
@@ -148,6 +150,9 @@ def find_method(name: str) -> type[FedAvg]:
         found = imported(name, where="method")
         if not (isinstance(found, type) and issubclass(found, FedAvg) and is_dataclass(found)):
             raise ConfigError(f"method: {name!r} must be a dataclass that derives from fedclass.methods.FedAvg")
+        if isinstance(found.teacher, str) and found.teacher not in get_args(Teacher):
+            options = ", ".join(map(repr, get_args(Teacher)))
+            raise ConfigError(f"method: {name!r} has teacher = {found.teacher!r}; it must be None or one of {options}")
         return found
     if name not in METHODS:
         hint = _suggestion(str(name), METHODS) or "your own: package.module:Class"
@@ -160,17 +165,24 @@ def _read(kind: type[Any], table: object, where: str) -> Any:
         raise ConfigError(f"{where}: must be a table, got {table!r}")
     _only_known(table, [f.name for f in fields(kind)], where)
     try:
-        return TypeAdapter(kind).validate_python(table)
+        read = TypeAdapter(kind).validate_python(table)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"][:1])
         raise ConfigError(f"{where}: {key} = {table.get(key)!r}: {first['msg']}") from error
+    for key, value in table.items():
+        got = getattr(read, key)
+        if isinstance(value, bool) and not isinstance(got, bool):
+            raise ConfigError(f"{where}: {key} = {value!r}: Input should be a number")
+        if isinstance(got, float) and not math.isfinite(got):
+            raise ConfigError(f"{where}: {key} = {value!r}: Input should be a finite number")
+    return read
 
 
 def _only_known(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
     for key in table:
         if key not in known:
-            hint = _suggestion(key, known) or f"known are {', '.join(known)}"
+            hint = _suggestion(key, known) or (f"known are {', '.join(known)}" if known else "there are no keys")
             raise ConfigError(f"{where}: unknown key {key!r}; {hint}")
 
 

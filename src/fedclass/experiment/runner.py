@@ -248,6 +248,12 @@ class Run:
         if self.method.uploads or (self.method.selects or self.experiment.memory.select) == "herding":
             self.bytes_down += len(jobs) * nbytes(weights)
         extras = self.method.gather([u.extras for u in updates if u.extras]) if self.method.uploads else {}
+        if self.method.uploads and not extras:
+            message = (
+                f"task {task + 1}: clients' {' and '.join(self.method.uploads)} do not cover every class, so that the "
+                "model's own scores predict; more exemplars per class would help (memory.per_class=2)"
+            )
+            self.tell(Warned(message=message))
         return extras, sum(update.examples for update in updates)
 
     def _evaluate(self, weights: Weights, extras: Mapping[str, Tensor]) -> NDArray[np.int64]:

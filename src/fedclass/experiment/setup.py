@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from fedclass.data.datasets import DATASETS, load
 from fedclass.data.memory import check_budget
 from fedclass.data.stream import Stream, build_stream
@@ -46,10 +48,14 @@ class Setup:
 def prepare(experiment: Experiment) -> Setup:
     """Everything that can go wrong before training goes wrong here."""
     try:
-        chosen_device(experiment.train.device).type  # noqa: B018  a wrong name raises
+        torch.ones(1, device=chosen_device(experiment.train.device)).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"[train] device: {experiment.train.device!r} cannot be used here ({reason})") from error
+    try:
+        path = Path(experiment.data.path).expanduser() if experiment.data.path else None
     except RuntimeError as error:
-        raise ConfigError(f"[train] device: {experiment.train.device!r} is not a device ({error})") from error
-    path = Path(experiment.data.path).expanduser() if experiment.data.path else None
+        raise ConfigError(f"[data] path: {experiment.data.path!r}: {error}") from error
     data = load(
         experiment.data.name,
         path=path,

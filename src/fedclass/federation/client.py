@@ -14,6 +14,7 @@ from fedclass.data.batches import as_input, crop_and_flip, cut_out, normalise
 from fedclass.data.memory import MemorySettings, herd, remember
 from fedclass.data.partition import Index
 from fedclass.data.stream import Stream
+from fedclass.errors import ConfigError
 from fedclass.federation.store import ClientState, ClientStore
 from fedclass.methods.base import Batch, ClientContext, FedAvg
 from fedclass.models.incremental import IncrementalModel
@@ -30,7 +31,7 @@ class TrainSettings:
 
     rounds: Annotated[int, Field(ge=1, description="rounds per task")] = 10
     local_epochs: Annotated[int, Field(ge=1, description="passes over a client's data in a round")] = 2
-    batch_size: Annotated[int, Field(ge=1, description="images per step")] = 32
+    batch_size: Annotated[int, Field(ge=1, le=2**31, description="images per step")] = 32
     learning_rate: Annotated[float, Field(gt=0, description="of SGD, rebuilt each round")] = 0.01
     momentum: Annotated[float, Field(ge=0, lt=1, description="of SGD")] = 0.9
     weight_decay: Annotated[float, Field(ge=0, description="of SGD")] = 1e-5
@@ -100,7 +101,15 @@ class Client:
         total = torch.zeros((), device=self.device)
         for batch in self._batches(job, index):
             optimizer.zero_grad(set_to_none=True)
-            loss = self.method.loss(context, batch)
+            try:
+                loss = self.method.loss(context, batch)
+            except ValueError as error:
+                if len(batch.labels) > 1:
+                    raise
+                raise ConfigError(
+                    f"client {job.client} has a batch of one image, which this model cannot normalise ({error}); "
+                    "change train.batch_size, or set model.norm=group"
+                ) from error
             loss.backward()
             optimizer.step()
             total += loss.detach() * len(batch.labels)

@@ -20,14 +20,19 @@ def sample(clients: Sequence[int], *, participation: float, seed: int, task: int
     return sorted(clients[i] for i in chosen)
 
 
+MOST_EXAMPLES = 2**40  # no client has more images; a larger count would drown all others
+
+
 def rejection(update: Update, job: Job, method: FedAvg) -> str | None:
     """Why the server will not use this update, or None."""
     if (update.client, update.task, update.round) != (job.client, job.task, job.round):
         return f"answers for client {update.client}, task {update.task}, round {update.round}"
-    if update.examples < 0 or (job.phase == "train" and update.examples == 0):
+    fewest = 1 if job.phase == "train" else 0
+    if type(update.examples) is not int or not fewest <= update.examples <= MOST_EXAMPLES:
         return f"claims {update.examples} examples"
     expected = {"loss", "samples"} if job.phase == "train" else {"exemplars"}
-    if update.metrics.keys() != expected or not all(map(math.isfinite, update.metrics.values())):
+    sane = all(math.isfinite(value) for value in update.metrics.values())
+    if update.metrics.keys() != expected or not sane or update.metrics.get("samples", 0) < 0:
         return f"reports {dict(update.metrics)}"
     declared = set(method.uploads if job.phase == "end_task" else ())
     if set(update.extras) != declared:

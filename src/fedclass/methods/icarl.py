@@ -22,8 +22,8 @@ FEWEST = 2  # the mean of one image would be an output for a single sample, and 
 class FedICARL(FedAvg):
     """A sigmoid per class, distilled from the last task's global model; herded exemplars; nearest mean of exemplars.
 
-    Clients send the mean feature of their exemplars per class, once a task. Until then, in the middle of a task, and
-    without exemplars, the sigmoids themselves predict.
+    Clients send the mean feature of their exemplars per class, once a task. In the middle of a task, and where no
+    client has two exemplars of some class, the sigmoids themselves predict; the latter is told as a warning.
     """
 
     variant: Annotated[
@@ -74,16 +74,14 @@ class FedICARL(FedAvg):
     def gather(self, extras: Sequence[Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
         """The means over all clients' exemplars, each client counted by how many it has."""
         counts = sum((e["class_counts"] for e in extras), start=torch.tensor(0))
-        if not extras or not bool(counts.any()):
-            return {}
+        if not extras or not bool(counts.all()):
+            return {}  # a class without a mean could never be predicted
         sums = sum((e["class_means"].double() * e["class_counts"][:, None] for e in extras), start=torch.tensor(0.0))
         return {"class_means": (sums / counts.clamp(min=1)[:, None]).float(), "class_counts": counts}
 
     def predict(self, model: IncrementalModel, images: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
-        """Minus the distance to each class's mean of exemplars; a class of which nobody sent a mean is never chosen."""
+        """Minus the distance to each class's mean of exemplars; without a mean of every class, the sigmoids' logits."""
         if not extras:
             return super().predict(model, images, extras)
         means = F.normalize(extras["class_means"].to(images.device))
-        distances = torch.cdist(F.normalize(model.features(images)), means)
-        unknown = extras["class_counts"].to(images.device) == 0
-        return (-distances).masked_fill(unknown, -torch.inf)
+        return -torch.cdist(F.normalize(model.features(images)), means)

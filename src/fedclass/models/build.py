@@ -17,7 +17,7 @@ def imported(path: str, *, where: str) -> object:
     module_name, _, name = path.partition(":")
     try:
         return getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
+    except Exception as error:  # it is the user's module: anything may come out of it
         raise ConfigError(
             f"{where}: cannot import {path!r} ({error}); it must read package.module:name, importable from here"
         ) from error
@@ -30,8 +30,8 @@ def _backbone(name: str, norm: Norm) -> nn.Module:
             raise ConfigError(f"[model] name: {name!r} is not callable; it must build an nn.Module")
         try:
             backbone = build()
-        except TypeError as error:
-            raise ConfigError(f"[model] name: {name!r} cannot be called without arguments ({error})") from error
+        except Exception as error:
+            raise ConfigError(f"[model] name: calling {name!r} without arguments failed ({error})") from error
     elif name in BACKBONES:
         backbone = BACKBONES[name](norm)
     else:

@@ -34,7 +34,8 @@ def partition_picture(
         axes.text(
             starts[task] + (size - 1) / 2, 1.01, f"task {task + 1}", ha="center", transform=axes.get_xaxis_transform()
         )
-    axes.set_xticks(range(len(classes)), classes, rotation=90 if max(map(len, classes)) > 2 else 0)
+    names = [name.replace("$", r"\$") for name in classes]  # no formulas
+    axes.set_xticks(range(len(classes)), names, rotation=90 if max(map(len, classes)) > 2 else 0)
     axes.set_xlim(-0.7, len(classes) - 0.3)
     axes.set_ylim(clients - 0.4, -0.6)
     if clients <= 60:

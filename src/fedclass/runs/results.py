@@ -9,6 +9,12 @@ from fedclass.errors import RunError
 from fedclass.runs.events import RoundFinished, RunStarted, read_events
 from fedclass.runs.layout import RunDirectory
 
+# What tables and lists read; the runner writes more.
+CONTRACT = {
+    *("method", "variant", "dataset", "official_data", "tasks", "seed"),
+    *("accuracy_matrix", "accuracy_last", "forgetting_fedclass"),
+}
+
 
 @dataclass(frozen=True)
 class Result:
@@ -22,7 +28,7 @@ class Result:
         directory = RunDirectory(root)
         try:
             summary = json.loads(directory.summary.read_text(encoding="utf-8"))
-            if not isinstance(summary, dict) or not {"method", "variant"} <= summary.keys():
+            if not isinstance(summary, dict) or not summary.keys() >= CONTRACT:
                 raise ValueError("not the summary of a run")
             return cls(root, summary)
         except OSError as error:
