@@ -1,6 +1,7 @@
 """All that may ever cross the network between the server and a client.
 
-No image, no exemplar and no output for a single sample is among it; a test lists these fields.
+No image and no exemplar is among it, and no output for a single sample but the mean loss of a client that has only one.
+A test lists these fields.
 """
 
 import hashlib

@@ -38,7 +38,8 @@ FORMS: dict[str, Form] = {
 class FedCLASS(FedAvg):
     """FedAvg plus beta * KL(student || z) from the second task on (Eq. 7); beta = 0 is FedAvg.
 
-    z completes the previous global model's scores over old classes with the current model's over new ones (Eq. 5).
+    z completes the previous global model's scores over old classes with the current model's over new ones (Eq. 5). The
+    default variant reads z's parts at two temperatures, so that z need not sum to 1; `paper` is the paper's formula.
     """
 
     teacher: ClassVar[Teacher | None] = "previous task"
