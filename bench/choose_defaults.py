@@ -32,7 +32,7 @@ from fedclass.wire import Job, Update, Weights
 ROOT = Path("runs/choose-defaults")
 
 STREAMS = {
-    "drawn digits {5,5}": [],
+    "drawn digits {5,5}": ["train.rounds=14"],
     "drawn digits, five tasks": [
         "stream.tasks=B0-Inc2",
         "memory.per_client=20",
