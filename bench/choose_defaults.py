@@ -31,6 +31,8 @@ from fedclass.wire import Job, Update, Weights
 
 ROOT = Path("runs/choose-defaults")
 
+COMMON = ["train.participation=0.5", "evaluation.every=4"]
+
 STREAMS = {
     "drawn digits {5,5}": ["train.rounds=14"],
     "drawn digits, five tasks": [
@@ -195,7 +197,7 @@ def main() -> None:
     options = parser.parse_args()
     paths = {"EMNIST-47 {17,15,15}": options.emnist, "CIFAR-10 {4,3,3}": options.cifar10}
     cells = [
-        Cell(stream, candidate, int(seed), (f"data.path={paths.get(stream, '')}", *settings, *method))
+        Cell(stream, candidate, int(seed), (f"data.path={paths.get(stream, '')}", *COMMON, *settings, *method))
         for seed in options.seeds.split(",")
         for candidate, method in CANDIDATES.items()
         for stream, settings in STREAMS.items()
