@@ -129,11 +129,12 @@ def show(
     from fedclass.data import synnum
     from fedclass.data.datasets import load
     from fedclass.errors import ConfigError
+    from fedclass.report.plots import sheet_picture
 
     part = min(1.0, count / synnum.TRAIN_PER_CLASS) if name == "synnum" else 1.0  # draw no more than is shown
     images = load(name, path=path, fraction=part, test_fraction=part)
     try:
-        _write_sheet(contact_sheet(images.train, len(images.classes), count), images.classes, out)
+        sheet_picture(contact_sheet(images.train, len(images.classes), count), images.classes, out)
     except (OSError, ValueError) as error:
         raise ConfigError(f"--out {out}: cannot be written ({error}); choose another name") from error
     typer.echo(f"{out}: {len(images.classes)} classes, up to {count} images each")
@@ -149,20 +150,3 @@ def contact_sheet(split: "Split", classes: int, count: int) -> "NDArray[np.uint8
         first = split.images[np.flatnonzero(split.labels == label)[:count]]
         sheet[label, :, : len(first)] = first.transpose(1, 0, 2, 3)
     return sheet.reshape(classes * height, count * width, channels)
-
-
-def _write_sheet(sheet: "NDArray[np.uint8]", classes: tuple[str, ...], out: Path) -> None:
-    from matplotlib.figure import Figure  # without pyplot: no window system, no global state
-
-    rows, columns, channels = sheet.shape
-    height = rows // len(classes)
-    names = [name.replace("$", r"\$") for name in classes]  # no formulas
-    zoom = 1.5 / 100  # inches per pixel of the sheet
-    figure = Figure(figsize=(columns * zoom + 1.5, rows * zoom + 0.2), layout="constrained")
-    axes = figure.add_subplot()
-    axes.imshow(sheet.squeeze(2) if channels == 1 else sheet, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-    axes.set_yticks([height * (row + 0.5) - 0.5 for row in range(len(classes))], names)
-    axes.set_xticks([])
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    figure.savefig(out, dpi=150)
