@@ -145,9 +145,8 @@ def test_where_things_are(tmp_path):
             directory.summary,
             directory.model,
             directory.classes,
-            directory.figures,
         )
-    ] == ["config.toml", "events.jsonl", "summary.json", "model.safetensors", "classes.json", "figures"]
+    ] == ["config.toml", "events.jsonl", "summary.json", "model.safetensors", "classes.json"]
 
 
 def test_a_new_directory_is_made_with_its_parents_and_left_empty(tmp_path):

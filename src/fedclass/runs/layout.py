@@ -30,10 +30,6 @@ class RunDirectory:
     def classes(self) -> Path:
         return self.root / "classes.json"
 
-    @property
-    def figures(self) -> Path:
-        return self.root / "figures"
-
 
 def create(root: Path) -> RunDirectory:
     """A new run directory. One that holds anything already is left alone."""
