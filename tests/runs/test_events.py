@@ -14,8 +14,10 @@ from fedclass.runs.events import (
     EventLog,
     RoundFinished,
     RunFinished,
+    RunResumed,
     RunStarted,
     TaskFinished,
+    TaskReused,
     TaskStarted,
     UpdateReceived,
     UpdateRejected,
@@ -35,6 +37,7 @@ ROUND = RoundFinished(
     seconds=1.5,
     correct=[3, 0],
     tested=[4, 6],
+    phases={"clients": 1.25, "aggregate": 0.25},
 )
 
 EVENTS = [
@@ -56,6 +59,8 @@ EVENTS = [
     ),
     Warned(message='a "quoted"\nsecond line'),
     TaskStarted(task=0, new_classes=["null", "één"], clients=2),
+    TaskReused(task=0, key="cd" * 32),
+    RunResumed(task=0, round=1, machine={"python": "3.11.8"}),
     UpdateRejected(task=0, round=0, client=1, reason="head.bias holds NaN or infinite values"),
     ROUND,
     replace(ROUND, round=2, correct=None, tested=None),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from fedclass.errors import RunError
 
@@ -66,8 +66,28 @@ class UpdateRejected:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunResumed:
+    """A run that was stopped goes on, from a checkpoint before this round (counted from 0) of this task."""
+
+    task: int
+    round: int
+    machine: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskReused:
+    """The task was not trained again: another run had done the same. Its events follow as they were then."""
+
+    task: int
+    key: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RoundFinished:
-    """correct, tested: test images per class, if the global model was evaluated after this round."""
+    """correct, tested: test images per class, if the global model was evaluated after this round.
+
+    phases: seconds spent on "clients" (waiting for updates), "aggregate", "evaluate", "checkpoint".
+    """
 
     task: int
     round: int
@@ -80,6 +100,7 @@ class RoundFinished:
     seconds: float
     correct: list[int] | None = None
     tested: list[int] | None = None
+    phases: dict[str, float] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float | None:
@@ -91,7 +112,7 @@ class RoundFinished:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFinished:
-    """confusion: counts over all classes met so far, rows are the truth."""
+    """confusion: counts over all classes met so far, rows are the truth.  phases: seconds, of the task's end alone."""
 
     task: int
     confusion: list[list[int]]
@@ -99,6 +120,7 @@ class TaskFinished:
     bytes_up: int
     bytes_down: int
     seconds: float
+    phases: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,12 +128,20 @@ class RunFinished:
     summary: dict[str, Any]
 
 
-Event = RunStarted | Warned | TaskStarted | UpdateReceived | UpdateRejected | RoundFinished | TaskFinished | RunFinished
+Stored = (
+    RunStarted
+    | RunResumed
+    | Warned
+    | TaskStarted
+    | TaskReused
+    | UpdateRejected
+    | RoundFinished
+    | TaskFinished
+    | RunFinished
+)
+Event = Stored | UpdateReceived
 
-KINDS: dict[str, type[Event]] = {
-    kind.__name__: kind
-    for kind in (RunStarted, Warned, TaskStarted, UpdateRejected, RoundFinished, TaskFinished, RunFinished)
-}
+KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Stored)}
 
 
 @dataclass
