@@ -4,7 +4,8 @@
     ├── ConfigError     a recipe, an option or a name is wrong; nothing was started
     ├── DataError       files are missing, damaged, or do not hold what they should
     ├── RunError        a run directory cannot be written, or is not one
-    └── RoundError      a round could not be completed (too few usable updates)
+    ├── RoundError      a round could not be completed (too few usable updates)
+    └── ClientError     a client's work failed, in a method or model of the user's or for lack of memory
 
 A message says where, what, and what to do next. The command line prints it without a traceback and exits with
 `exit_code`.
@@ -29,3 +30,7 @@ class RunError(FedclassError):
 
 class RoundError(FedclassError):
     exit_code = 5
+
+
+class ClientError(FedclassError):
+    exit_code = 1

@@ -28,6 +28,13 @@ class Job:
     weights: Weights
     teacher: Weights | None  # the global model at the end of the previous task; none in the first
 
+    @property
+    def where(self) -> str:
+        """For messages, which count from 1 but for clients."""
+        return f"client {self.client}, task {self.task + 1}, " + (
+            f"round {self.round + 1}" if self.phase == "train" else "end of the task"
+        )
+
 
 @dataclass(frozen=True)
 class Update:

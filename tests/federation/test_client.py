@@ -13,7 +13,6 @@ from fedclass.experiment.setup import Setup, prepare
 from fedclass.federation.client import Client
 from fedclass.federation.store import MemoryStore
 from fedclass.losses import augmented_distillation
-from fedclass.models.weights import copy_of
 from fedclass.rng import generator
 from fedclass.wire import Job, Weights
 
@@ -24,11 +23,11 @@ def start(setup: Setup, task: int) -> tuple[Weights, Weights | None]:
     """The weights that clients receive as a task begins, and the teacher."""
     model = setup.build()
     model.grow_to(setup.stream.classes_until(0), seed=0)
-    teacher = copy_of(model)
+    teacher = model.weights()
     if task == 0:
         return teacher, None
     model.grow_to(setup.stream.classes_until(1), seed=0)
-    return copy_of(model), teacher
+    return model.weights(), teacher
 
 
 def literal_training(setup: Setup, job: Job, index: np.ndarray, *, beta: float) -> Weights:
@@ -63,7 +62,7 @@ def literal_training(setup: Setup, job: Job, index: np.ndarray, *, beta: float) 
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    return copy_of(model)
+    return model.weights()
 
 
 FORM = (

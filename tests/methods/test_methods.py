@@ -13,7 +13,6 @@ from fedclass.methods import METHODS, Batch, ClientContext, FedAvg, FedCLASS, Fe
 from fedclass.methods.fedclass import FORMS
 from fedclass.methods.wa import align
 from fedclass.models.incremental import IncrementalModel
-from fedclass.models.weights import copy_of
 from fedclass.wire import Update
 from reference.batches import RELEASED
 
@@ -107,7 +106,7 @@ def test_alignment_gives_new_rows_the_mean_length_of_old_ones_and_leaves_these()
 
 
 def test_fedwa_aligns_from_the_second_task_on_and_released_never_does() -> None:
-    weights = copy_of(model())
+    weights = model().weights()
     assert torch.equal(FedWA().finish_task(weights, 0)["head.weight"], weights["head.weight"])
     assert torch.equal(FedWA(variant="released").finish_task(weights, OLD)["head.weight"], weights["head.weight"])
     finished = FedWA().finish_task(weights, OLD)
@@ -168,7 +167,7 @@ class TestNearestMeanOfExemplars:
         assert scores.argmax(dim=1).tolist() == [0, 1, 2, 3, 4]
 
     def test_malformed_means_are_refused(self) -> None:
-        weights = copy_of(model())
+        weights = model().weights()
         good = {"class_means": torch.zeros(5, WIDTH), "class_counts": torch.zeros(5, dtype=torch.int64)}
         assert self.method.extras_flaw(good, weights) is None
         assert self.method.extras_flaw({**good, "class_means": torch.zeros(4, WIDTH)}, weights)

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from fedclass.models.incremental import GrowingHead, IncrementalModel
 from fedclass.models.resnet import ResNet
-from fedclass.models.weights import copy_of
 
 
 def small():
@@ -104,11 +104,11 @@ def test_load_takes_over_weights_for_any_number_of_classes(mine, theirs, norm):
     source.grow_to(theirs, seed=1)
     target.grow_to(mine, seed=2)
     source.train()(torch.randn(4, 3, 8, 8))  # moves the running means
-    weights = copy_of(source)
+    weights = source.weights()
     target.load(weights)
     assert target.classes == theirs
-    assert copy_of(target).keys() == weights.keys()
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in copy_of(target).items())
+    assert target.weights().keys() == weights.keys()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in target.weights().items())
     images = torch.randn(2, 3, 8, 8)
     assert torch.equal(source.eval()(images), target.eval()(images))
     assert target.head.weight.requires_grad
@@ -118,7 +118,7 @@ def test_load_takes_over_weights_for_any_number_of_classes(mine, theirs, norm):
 @pytest.mark.parametrize("mine", [4, 6])
 def test_what_was_loaded_is_a_copy(mine):
     """Training afterwards must not change the weights that other clients are about to receive."""
-    weights = copy_of(grown(6))
+    weights = grown(6).weights()
     before = {name: tensor.clone() for name, tensor in weights.items()}
     model = grown(mine)
     model.load(weights)
@@ -130,7 +130,7 @@ def test_what_was_loaded_is_a_copy(mine):
 
 def test_after_load_the_head_goes_on_growing_from_there():
     model = grown(2)
-    model.load(copy_of(grown(5)))
+    model.load(grown(5).weights())
     model.grow_to(8, seed=0)
     assert torch.equal(model.head.weight, grown(8).head.weight)
 
@@ -139,4 +139,46 @@ def test_weights_of_another_backbone_are_refused():
     other = IncrementalModel(nn.Sequential(nn.Flatten(), nn.Linear(48, 5, bias=False)), 5)
     other.grow_to(3, seed=0)
     with pytest.raises(RuntimeError, match=r"Missing key.*backbone\.1\.bias"):
-        grown(3).load(copy_of(other))
+        grown(3).load(other.weights())
+
+
+# In one piece.
+
+
+def test_parameters_gradients_and_buffers_are_views_of_the_long_tensors():
+    model = IncrementalModel(ResNet(depth=8), 64)
+    model.grow_to(4, seed=0)
+    (movable,) = model.movable
+    before = model.packed["head.weight"].clone()
+    assert torch.equal(before, model.head.weight)
+    F.cross_entropy(model(torch.randn(6, 3, 8, 8)), torch.tensor([0, 1, 2, 3, 0, 1])).backward()
+    assert model.head.weight.grad.abs().sum() > 0
+    total = sum(parameter.grad.abs().sum() for parameter in model.parameters())
+    torch.testing.assert_close(movable.grad.abs().sum(), total)
+    movable.add_(movable.grad, alpha=-0.5)
+    torch.testing.assert_close(model.head.weight.detach(), before - 0.5 * model.head.weight.grad)
+    assert int(model.weights()["backbone.norm.num_batches_tracked"]) == 1
+
+
+@pytest.mark.parametrize(
+    "change", [lambda m: m.grow_to(7, seed=0), lambda m: m.double(), lambda m: m.load(grown(6).weights())]
+)
+def test_they_stay_views_when_the_model_changes(change):
+    model = grown(4)
+    change(model)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(model.packed[name], tensor)
+        assert tensor.untyped_storage().data_ptr() in {s.untyped_storage().data_ptr() for s in model.packed.sections}
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_a_frozen_parameter_is_not_moved():
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+    backbone[1].bias.requires_grad_(False)
+    model = IncrementalModel(backbone, 3)
+    model.grow_to(2, seed=0)
+    frozen = backbone[1].bias.detach().clone()
+    for section in model.movable:
+        section.add_(1)
+    assert torch.equal(backbone[1].bias, frozen)
+    assert torch.equal(model.weights()["backbone.1.bias"], frozen)

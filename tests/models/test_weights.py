@@ -1,6 +1,7 @@
 """The weighted mean against NumPy in float64, and every flaw by its name."""
 
 import math
+import pickle
 import weakref
 
 import hypothesis.strategies as st
@@ -10,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from torch import nn
 
-from fedclass.models.weights import copy_of, flaw, weighted_mean
+from fedclass.models.weights import Packed, flaw, weighted_mean
 
 checked = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -21,7 +22,7 @@ def network(seed):
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     for _ in range(seed + 1):
         model(torch.randn(8, 4) + seed)
-    return copy_of(model)
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
 def mean_by_numpy(updates):
@@ -141,20 +142,81 @@ def test_updates_are_let_go_as_they_are_added():
     assert max(alive) <= 2
 
 
-# Copies.
+# In one piece.
 
 
-def test_a_copy_has_parameters_and_buffers_and_a_life_of_its_own():
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    copied = copy_of(model)
-    assert list(copied) == list(model.state_dict())
-    assert not any(tensor.requires_grad for tensor in copied.values())
-    before = copied["0.weight"].clone()
-    with torch.no_grad():
-        model[0].weight.add_(1)
-    model(torch.randn(4, 2))
-    assert torch.equal(copied["0.weight"], before)
-    assert int(copied["1.num_batches_tracked"]) == 0
+def mixed():
+    tied = torch.randn(5)
+    return {
+        "filters": torch.randn(4, 3, 2, 2),
+        "a.weight": tied,
+        "b.weight": tied,
+        "steps": torch.tensor(7),
+        "none": torch.empty(0, 3),
+        "double": torch.randn(2, 2, dtype=torch.float64),
+        "learned": torch.randn(3, 3, requires_grad=True),
+    }
+
+
+def test_packed_weights_are_the_same_by_name():
+    weights = mixed()
+    packed = Packed.of(weights)
+    assert list(packed) == list(weights)
+    for name, tensor in weights.items():
+        assert torch.equal(packed[name], tensor)
+        assert packed[name].dtype == tensor.dtype
+    assert packed["filters"].is_contiguous(memory_format=torch.channels_last)
+    assert not any(tensor.requires_grad for tensor in packed.values())
+
+
+def test_packed_weights_share_memory_with_their_sections_and_with_nothing_else():
+    weights = mixed()
+    packed = Packed.of(weights)
+    packed["filters"].fill_(5)
+    packed["a.weight"].fill_(6)
+    assert float(packed["b.weight"][0]) == 6  # tied
+    assert sum(int((section == 5).sum()) for section in packed.sections) == 48
+    assert not (weights["filters"] == 5).any()
+    copied = packed.clone()
+    copied["filters"].fill_(8)
+    assert float(packed["filters"].max()) == 5
+
+
+def test_what_is_learned_lies_apart_from_what_is_not():
+    """An optimizer that moves whole sections must not move running means, frozen weights or counters."""
+    packed = Packed.of(mixed())
+    moved = {packed.layout.slots[name].section for name in ("learned",)}
+    assert moved == {i for i, (_, _, learned) in enumerate(packed.layout.sections) if learned}
+    assert all(packed.layout.slots[name].section not in moved for name in packed if name != "learned")
+
+
+def test_every_tensor_begins_at_a_multiple_of_sixteen_elements():
+    assert {slot.start % 16 for slot in Packed.of(mixed()).layout.slots.values()} == {0}
+
+
+def test_packed_weights_travel_as_plain_bytes():
+    packed = Packed.of(mixed())
+    arrived = pickle.loads(pickle.dumps(packed))
+    assert arrived.layout == packed.layout
+    assert all(torch.equal(arrived[name], tensor) for name, tensor in packed.items())
+
+
+def test_the_same_layout_is_not_packed_again_and_another_one_is():
+    packed = Packed.of(network(0))
+    assert Packed.of(packed) is packed
+    assert Packed.of(packed, Packed.of(network(1)).layout) is packed
+    backwards = Packed.of(dict(reversed(network(0).items())))
+    assert backwards.layout != packed.layout
+    again = Packed.of(backwards, packed.layout)
+    assert again.layout == packed.layout
+    assert all(torch.equal(again[name], tensor) for name, tensor in packed.items())
+
+
+def test_the_mean_does_not_depend_on_the_layout():
+    updates = [(network(k), n) for k, n in enumerate((3, 5, 9))]
+    packed = [(Packed.of(dict(reversed(w.items())) if n == 5 else w), n) for w, n in updates]
+    plain, found = weighted_mean(updates), weighted_mean(packed)
+    assert all(torch.equal(found[name], tensor) for name, tensor in plain.items())
 
 
 # Flaws.
@@ -197,3 +259,4 @@ def test_weights_of_the_same_model_have_no_flaw():
 )
 def test_each_flaw_is_named(weights, reason):
     assert flaw(weights, network(0)) == reason
+    assert flaw(Packed.of(weights), Packed.of(network(0))) == reason

@@ -124,14 +124,14 @@ def _training_step() -> str:
     from fedclass.experiment.config import load
     from fedclass.experiment.setup import prepare
     from fedclass.federation.store import MemoryStore
-    from fedclass.models.weights import copy_of, flaw
+    from fedclass.models.weights import flaw
     from fedclass.wire import Job
 
     small = ["data.fraction=0.01", "data.test_fraction=0.01", "partition.kind=iid", "memory.per_client=0"]
     setup = prepare(load(None, small))
     model = setup.build()
     model.grow_to(5, seed=0)
-    before = copy_of(model)
+    before = model.weights()
     update = setup.client(MemoryStore()).run(Job(0, 0, 0, "train", before, None))
     problem = flaw(update.weights, before)
     if problem or all(torch.equal(update.weights[name], before[name]) for name in before):

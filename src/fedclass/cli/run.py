@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -26,6 +26,13 @@ def run(
         str | None, typer.Option(help="A method of `fedclass methods`, or your own: package.module:Class.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
+    engine: Annotated[
+        Literal["inprocess", "processes"] | None,
+        typer.Option(help="Where clients work. Default: processes, where there are several cores."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes, one core each; the result is the same. Default: all cores.")
+    ] = None,
     out: Out = None,
 ) -> None:
     """Run one experiment: learn a stream of classes over many clients.
@@ -35,15 +42,23 @@ def run(
     Example:  fedclass run cifar10_2task --set data.path=~/cifar-10-batches-bin --set method.beta=8
     """
     from fedclass.cli.display import console, display, print_table
-    from fedclass.experiment.compare import run_one
+    from fedclass.experiment.compare import run_one, usual_engine
     from fedclass.experiment.config import load
     from fedclass.report.tables import results_table
     from fedclass.runs.results import Result
 
+    if engine == "inprocess" and workers is not None:
+        raise ConfigError("--workers is for --engine processes; leave one of them out")
     experiment = load(recipe, overrides or [], method=method, seed=seed)
     root = out or _fresh(f"{experiment.data.name}-{_word(experiment.method_name)}-s{experiment.seed}")
     with display([experiment.method_name]) as shown:
-        run_one(experiment, root, lambda event: shown.tell(0, event))
+        run_one(
+            experiment,
+            root,
+            lambda event: shown.tell(0, event),
+            engine=engine or usual_engine(experiment),
+            workers=workers,
+        )
     print_table(results_table([Result.read(root)]))
     console.print(f"run directory: {root}", highlight=False)
 

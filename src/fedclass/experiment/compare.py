@@ -1,6 +1,7 @@
 """Several experiments at once, each in a process of its own."""
 
 import multiprocessing
+import os
 import queue
 import signal
 import sys
@@ -9,13 +10,16 @@ from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedclass.engines.inprocess import InProcess
+from fedclass.engines.processes import Processes
+from fedclass.engines.shared import Shared
 from fedclass.errors import FedclassError, RunError
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import prepare
+from fedclass.federation.client import chosen_device
 from fedclass.federation.store import MemoryStore
 from fedclass.runs.events import Event, RunFinished
 from fedclass.runs.layout import create
@@ -24,15 +28,41 @@ Planned = tuple[Experiment, Path]  # and its run directory
 Told = tuple[int, Event | FedclassError]
 
 
-def run_one(
-    experiment: Experiment, root: Path | str, listen: Callable[[Event], None] = lambda _: None
-) -> dict[str, Any]:
-    """Carry out an experiment in this process, into a new directory, and return its summary.
+EngineName = Literal["inprocess", "processes"]
 
-    Everything is prepared first, so that a mistake in the recipe leaves no directory behind.
+
+def run_one(
+    experiment: Experiment,
+    root: Path | str,
+    listen: Callable[[Event], None] = lambda _: None,
+    *,
+    engine: EngineName = "inprocess",
+    workers: int | None = None,
+) -> dict[str, Any]:
+    """Carry out an experiment into a new directory, and return its summary.
+
+    Everything is prepared first, so that a mistake in the recipe leaves no directory behind. The engine "processes"
+    uses as many processes as `workers` says, or one per core; a script that asks for it needs the usual
+    `if __name__ == "__main__":`, because Python's new processes import the script.
     """
-    setup = prepare(experiment)
-    return run(setup, InProcess(setup.client(MemoryStore())), create(Path(root)), listen)
+    setup, store = prepare(experiment), MemoryStore()
+    if engine == "inprocess":
+        return run(setup, InProcess(setup.client(store)), create(Path(root)), listen)
+    shared = Shared(setup)
+    setup = shared.open()  # lets go of the first copy
+    with Processes(shared, store, workers=min(workers or cores(), setup.stream.clients)) as pool:
+        return run(setup, pool, create(Path(root)), listen)
+
+
+def usual_engine(experiment: Experiment) -> EngineName:
+    """All cores, if there are several; several processes on one GPU would only be in each other's way."""
+    on_cpu = chosen_device(experiment.train.device).type == "cpu"
+    return "processes" if on_cpu and cores() > 1 else "inprocess"
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_all(

@@ -24,7 +24,6 @@ from fedclass.experiment.setup import Setup
 from fedclass.federation.client import chosen_device
 from fedclass.federation.evaluate import confusion
 from fedclass.federation.server import sample, usable
-from fedclass.models.weights import copy_of
 from fedclass.runs.events import (
     Event,
     EventLog,
@@ -138,7 +137,7 @@ class Run:
                 clients=len(clients),
             )
         )
-        weights: Weights = {name: tensor.cpu() for name, tensor in copy_of(self.model).items()}
+        weights: Weights = self.model.weights()
         reached: set[int] = set()  # clients that have the teacher
         for round in range(self.experiment.train.rounds):
             weights = self._round(task, round, clients, weights, teacher, reached)

@@ -1,7 +1,9 @@
 """A client's work: the only training loop there is, whichever method or engine runs it."""
 
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -14,15 +16,15 @@ from fedclass.data.batches import as_input, crop_and_flip, cut_out, normalise
 from fedclass.data.memory import MemorySettings, herd, remember
 from fedclass.data.partition import Index
 from fedclass.data.stream import Stream
-from fedclass.errors import ConfigError
+from fedclass.errors import ClientError, ConfigError, FedclassError
 from fedclass.federation.store import ClientState, ClientStore
 from fedclass.methods.base import Batch, ClientContext, FedAvg
 from fedclass.models.incremental import IncrementalModel
-from fedclass.models.weights import copy_of
 from fedclass.rng import array_generator, generator
 from fedclass.wire import Job, Update, Weights
 
 INFERENCE_BATCH = 256
+TORCH = str(Path(torch.__file__).parent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +84,14 @@ class Client:
         self._cached_logits: dict[int, Tensor] = {}  # of self.teacher, per client
 
     def run(self, job: Job) -> Update:
-        return self._train(job) if job.phase == "train" else self._end_task(job)
+        try:
+            return self._train(job) if job.phase == "train" else self._end_task(job)
+        except FedclassError:
+            raise
+        except Exception as error:  # methods and backbones may be the user's: anything may come out of them
+            ours = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(TORCH)]
+            place = f"{ours[-1].filename}, line {ours[-1].lineno}, in {ours[-1].name}"
+            raise ClientError(f"{job.where}: {type(error).__name__}: {error} ({place})") from error
 
     def _train(self, job: Job) -> Update:
         state = self._caught_up(job)
@@ -92,15 +101,14 @@ class Client:
         self.model.train()
         context = self._context(job)
         optimizer = torch.optim.SGD(
-            self.model.parameters(),
+            self.model.movable,
             lr=self.train.learning_rate,
             momentum=self.train.momentum,
             weight_decay=self.train.weight_decay,
-            foreach=True,
         )
         total = torch.zeros((), device=self.device)
         for batch in self._batches(job, index):
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=False)
             try:
                 loss = self.method.loss(context, batch)
             except ValueError as error:
@@ -118,7 +126,7 @@ class Client:
             client=job.client,
             task=job.task,
             round=job.round,
-            weights={name: tensor.cpu() for name, tensor in copy_of(self.model).items()},
+            weights=self.model.weights(),
             examples=len(index) if self.train.weighting == "with-exemplars" else len(new),
             metrics={"loss": float(total) / max(samples, 1), "samples": float(samples)},
         )

@@ -1,10 +1,13 @@
 """A backbone and a head that gains classes from task to task."""
 
 import math
+from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
+from fedclass.models.weights import Layout, Packed
 from fedclass.rng import generator
 from fedclass.wire import Weights
 
@@ -24,7 +27,14 @@ class GrowingHead(nn.Linear):
 
 
 class IncrementalModel(nn.Module):
-    """Images to logits over all classes met so far. `backbone` maps (B, 3, H, W) to (B, D)."""
+    """Images to logits over all classes met so far. `backbone` maps (B, 3, H, W) to (B, D).
+
+    Its parameters and buffers are views into a few long tensors: `packed`, and for the optimizer `movable`, each of
+    which has a gradient of the same length. A parameter that no loss depends on thus has a gradient of zero.
+    """
+
+    packed: Packed
+    movable: list[Tensor]
 
     def __init__(self, backbone: nn.Module, features: int) -> None:
         super().__init__()
@@ -34,6 +44,31 @@ class IncrementalModel(nn.Module):
         self.head.weight = nn.Parameter(torch.empty(0, features))
         self.head.bias = nn.Parameter(torch.empty(0))
         self.head.out_features = 0
+        self._pack()
+
+    @torch.no_grad()
+    def _pack(self) -> None:
+        """Lay all parameters and buffers into new long tensors."""
+        tensors: dict[str, Tensor] = self.state_dict(keep_vars=True)
+        layout = Layout.of(tensors)
+        device = self.head.weight.device
+        sections, gradients = layout.empty(device), layout.empty(device)
+        for name, tensor in tensors.items():
+            place = layout.slots[name]
+            tensor.data = place.view(sections).copy_(tensor)
+            if tensor.requires_grad:
+                tensor.grad = place.view(gradients)
+        self.packed = Packed(layout, sections)
+        self.movable = []
+        for section, gradient, (_, _, moved) in zip(sections, gradients, layout.sections, strict=True):
+            if moved:
+                section.grad = gradient
+                self.movable.append(section)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._pack()
+        return self
 
     @property
     def classes(self) -> int:
@@ -51,6 +86,7 @@ class IncrementalModel(nn.Module):
         """Grow the head to `classes`. Equal seeds give equal rows, however many steps it takes to get there."""
         for index in range(self.classes, classes):
             self.head.grow(1, generator(seed, "head", index))
+        self._pack()
 
     def load(self, weights: Weights) -> None:
         """Take over `weights`, for however many classes they are."""
@@ -60,4 +96,12 @@ class IncrementalModel(nn.Module):
             self.head.weight = nn.Parameter(torch.empty(classes, width, device=device))
             self.head.bias = nn.Parameter(torch.empty(classes, device=device))
             self.head.out_features = classes
-        self.load_state_dict(weights)
+            self._pack()
+        if isinstance(weights, Packed) and weights.layout == self.packed.layout:
+            self.packed.copy_(weights)
+        else:
+            self.load_state_dict(weights)
+
+    def weights(self) -> Packed:
+        """A copy of all parameters and buffers, on the CPU."""
+        return self.packed.clone().cpu()
