@@ -1,0 +1,213 @@
+"""The pool of processes: the same bits as one process, whoever dies on the way."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedclass.engines.inprocess import InProcess
+from fedclass.engines.processes import Processes
+from fedclass.engines.shared import Shared
+from fedclass.errors import ClientError
+from fedclass.experiment.compare import run_one
+from fedclass.experiment.config import Experiment
+from fedclass.experiment.setup import Setup, prepare
+from fedclass.federation.store import MemoryStore
+from fedclass.wire import Job, Update, sha256
+
+Tiny = Callable[..., Experiment]
+
+
+def jobs(setup: Setup, task: int = 0) -> list[Job]:
+    model = setup.build()
+    model.grow_to(setup.stream.classes_until(0), seed=0)
+    teacher = model.weights()
+    if task == 0:
+        return [Job(client, 0, 0, "train", teacher, None) for client in range(setup.stream.clients)]
+    model.grow_to(setup.stream.classes_until(task), seed=0)
+    weights = model.weights()
+    return [Job(client, task, 0, "train", weights, teacher) for client in range(setup.stream.clients)]
+
+
+def same(found: Update, wanted: Update) -> bool:
+    return (found.client, found.task, found.round, found.examples, dict(found.metrics)) == (
+        wanted.client,
+        wanted.task,
+        wanted.round,
+        wanted.examples,
+        dict(wanted.metrics),
+    ) and sha256(found.weights) == sha256(wanted.weights)
+
+
+@pytest.mark.parametrize("method", ["fedclass", "fedicarl"])
+def test_any_number_of_workers_gives_the_bits_of_one_process(method: str, tiny: Tiny, tmp_path: Path) -> None:
+    """Through head growth, exemplars chosen at random or by herding, the teacher's cache, and uploads."""
+    experiment = tiny("partition.kind=dirichlet", "partition.clients=5", "partition.alpha=1.0", method=method)
+    alone = run_one(experiment, tmp_path / "alone")
+    for workers in (1, 2, 3):
+        root = tmp_path / str(workers)
+        shared = run_one(experiment, root, engine="processes", workers=workers)
+        assert shared["weights_sha256"] == alone["weights_sha256"]
+        assert shared["accuracy_matrix"] == alone["accuracy_matrix"]
+        assert shared["bytes_up"] == alone["bytes_up"]
+        assert (root / "model.safetensors").read_bytes() == (tmp_path / "alone" / "model.safetensors").read_bytes()
+
+
+def test_updates_come_in_the_order_of_the_jobs_with_the_states_of_the_clients(tiny: Tiny) -> None:
+    """Client 1 is by far the slowest."""
+    setup = prepare(tiny("partition.clients=4", "partition.kind=dirichlet", "partition.alpha=0.3", method="fedclass"))
+    alone, kept = MemoryStore(), MemoryStore()
+    first = InProcess(setup.client(alone))
+    wanted = [*first.run(jobs(setup)), *first.run(jobs(setup, 1))]
+    with Processes(Shared(setup), kept, workers=2) as pool:
+        found = [*pool.run(jobs(setup)), *pool.run(jobs(setup, 1))]
+    assert all(map(same, found, wanted))
+    for client in range(4):
+        assert kept.load(client).tasks == alone.load(client).tasks == 1
+        np.testing.assert_array_equal(kept.load(client).exemplars.index, alone.load(client).exemplars.index)
+
+
+def test_a_worker_killed_at_work_is_replaced_and_its_job_done_again(tiny: Tiny) -> None:
+    setup = prepare(tiny("train.local_epochs=40", method="fedavg"))
+    wanted = list(InProcess(setup.client(MemoryStore())).run(jobs(setup)))
+    with Processes(Shared(setup), MemoryStore(), workers=2) as pool:
+        updates = pool.run(jobs(setup))
+        found = [next(updates)]
+        busy = [worker for worker in pool._workers if worker.position is not None]
+        victims = {worker.process.pid for worker in busy}
+        assert victims
+        for worker in busy:
+            worker.process.kill()
+        found += updates
+        assert not victims & {worker.process.pid for worker in pool._workers}
+        assert all(worker.process.is_alive() for worker in pool._workers)
+        again = list(pool.run(jobs(setup)))
+    assert all(map(same, found, wanted))
+    assert all(map(same, again, wanted))
+
+
+def test_an_idle_worker_that_was_killed_is_replaced_too(tiny: Tiny) -> None:
+    setup = prepare(tiny(method="fedavg"))
+    wanted = list(InProcess(setup.client(MemoryStore())).run(jobs(setup)))
+    with Processes(Shared(setup), MemoryStore(), workers=1) as pool:
+        assert all(map(same, pool.run(jobs(setup)), wanted))
+        pool._workers[0].process.kill()
+        pool._workers[0].process.join()
+        assert all(map(same, pool.run(jobs(setup)), wanted))
+
+
+def test_updates_that_nobody_waited_for_do_not_appear_later(tiny: Tiny) -> None:
+    setup = prepare(tiny("partition.clients=5", method="fedclass"))
+    wanted = list(InProcess(setup.client(MemoryStore())).run(jobs(setup)))
+    with Processes(Shared(setup), MemoryStore(), workers=2) as pool:
+        next(pool.run([replace(job, round=7) for job in jobs(setup)]))
+        assert all(map(same, pool.run(jobs(setup)), wanted))
+
+
+DYING = """
+import os, signal
+from dataclasses import dataclass
+from fedclass import FedAvg
+
+@dataclass(frozen=True, kw_only=True)
+class Dying(FedAvg):
+    def loss(self, client, batch):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+RAISING = """
+from dataclasses import dataclass
+from fedclass import FedAvg
+
+@dataclass(frozen=True, kw_only=True)
+class Raising(FedAvg):
+    def loss(self, client, batch):
+        raise ZeroDivisionError("the denominator is nought")
+"""
+
+
+def test_a_job_that_kills_every_worker_ends_the_run_with_a_reason(
+    tiny: Tiny, user_module: Callable[[str, str], str], tmp_path: Path
+) -> None:
+    user_module("dying", DYING)
+    with pytest.raises(ClientError, match=r"client 0, task 1, round 1: its worker died 3 times \(exit code -9\)"):
+        run_one(tiny(method="dying:Dying"), tmp_path / "run", engine="processes", workers=1)
+
+
+@pytest.mark.parametrize("engine", ["inprocess", "processes"])
+def test_a_job_that_raises_names_the_client_the_task_and_the_place(
+    engine: str, tiny: Tiny, user_module: Callable[[str, str], str], tmp_path: Path
+) -> None:
+    user_module("raising", RAISING)
+    with pytest.raises(ClientError) as caught:
+        run_one(tiny(method="raising:Raising"), tmp_path / "run", engine=engine, workers=2)  # type: ignore[arg-type]
+    message = str(caught.value)
+    assert re.match(r"client \d, task 1, round 1: ZeroDivisionError: the denominator is nought \(", message)
+    assert message.endswith("raising.py, line 8, in loss)")
+
+
+def test_the_data_are_mapped_and_not_copied(tiny: Tiny) -> None:
+    """A change made through one mapping is seen through the other, in this process or in another one."""
+    shared = Shared(prepare(tiny()))
+    first, second = shared.open(), shared.open()
+    images = first.stream.data.train.images
+    assert not np.shares_memory(images, second.stream.data.train.images)
+    images[3] = 77
+    assert (second.stream.data.train.images[3] == 77).all()
+    assert torch.from_numpy(second.stream.data.train.images).is_contiguous()
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(") ")[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_signal_ends_everything_within_two_seconds(
+    number: signal.Signals, code: int, tiny_settings: list[str], tmp_path: Path
+) -> None:
+    overrides = [*tiny_settings, "train.rounds=100000"]
+    words = [word for override in overrides for word in ("--set", override)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedclass", "run", *words, "--workers", "2", "--out", "run"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    events = tmp_path / "run" / "events.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (events.exists() and events.read_text().count("RoundFinished") > 2):
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        time.sleep(0.05)
+    workers = children(process.pid)
+    assert len(workers) >= 2
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=2)
+    assert process.returncode == code
+    assert "Traceback" not in errors
+    deadline = time.monotonic() + 2
+    while any(map(alive, workers)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(map(alive, workers))
+    lines = events.read_text().splitlines(keepends=True)
+    assert all(json.loads(line) for line in lines if line.endswith("\n"))
+    assert not [path for path in (tmp_path / "run").rglob("*") if path.suffix == ".tmp"]
