@@ -102,7 +102,7 @@ def test_the_run_directory_keeps_its_contract(tiny: Tiny, tmp_path: Path) -> Non
     assert json.loads(directory.classes.read_text()) == ["0", "1", "2", "3"]
     assert sha256(load_file(directory.model)) == summary["weights_sha256"]
     assert sorted(path.name for path in directory.root.iterdir()) == [
-        *("classes.json", "config.toml", "events.jsonl", "model.safetensors", "summary.json"),
+        *(".lock", "checkpoints", "classes.json", "config.toml", "events.jsonl", "model.safetensors", "summary.json"),
     ]
 
 

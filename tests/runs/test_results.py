@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -179,19 +178,32 @@ def test_files_are_replaced_as_a_whole(tmp_path, content):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     path = tmp_path / "summary.json"
     path.write_text("old")
 
-    def full(self: Path, content: bytes) -> int:
-        with self.open("wb") as file:
-            file.write(content[:1])
+    def full(descriptor: int) -> None:  # noqa: ARG001
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         write_atomically(path, "new")
     assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_one_process_at_a_time_writes_a_run(tmp_path):
+    directory = RunDirectory(tmp_path)
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom fedclass.runs.layout import RunDirectory\n"
+        "with RunDirectory(Path(sys.argv[1])).locked():\n    print('mine')\n"
+    )
+    other = [sys.executable, "-c", code, str(tmp_path)]
+    with directory.locked():
+        refused = subprocess.run(other, capture_output=True, text=True, check=False)
+        assert refused.returncode == 1
+        assert "another process is writing this run" in refused.stderr
+    assert subprocess.run(other, capture_output=True, text=True, check=True).stdout == "mine\n"
 
 
 # Without torch.

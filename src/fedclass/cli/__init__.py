@@ -9,6 +9,7 @@ import typer
 
 import fedclass
 from fedclass.cli import inspect, plan, run
+from fedclass.cli.cache import app as cache
 from fedclass.cli.data import app as data
 from fedclass.errors import FedclassError
 
@@ -34,6 +35,7 @@ app.command("methods")(inspect.methods)
 app.command("list")(inspect.list_)
 app.command("doctor")(inspect.doctor)
 app.add_typer(data, name="data")
+app.add_typer(cache, name="cache")
 
 
 def _version(wanted: bool) -> None:

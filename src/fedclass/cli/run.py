@@ -1,6 +1,5 @@
 """fedclass run, fedclass compare."""
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fedclass.errors import ConfigError
+from fedclass.errors import ConfigError, RunError
 
 Recipe = Annotated[
     str | None, typer.Argument(help="A recipe: a TOML file, or the name of one that comes along. Default: embedded.")
@@ -17,6 +16,10 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="Override a key of the recipe, such as train.rounds=2. Repeatable.")
 ]
 Out = Annotated[Path | None, typer.Option(help="Directory to write to; new or empty. Default: below runs/.")]
+Reuse = Annotated[
+    bool,
+    typer.Option(help="Take over tasks that an earlier run with the same beginning learned (`fedclass cache`)."),
+]
 
 
 def run(
@@ -34,10 +37,15 @@ def run(
         int | None, typer.Option(min=1, help="Processes, one core each; the result is the same. Default: all cores.")
     ] = None,
     out: Out = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped, from its last checkpoint.")
+    ] = None,
+    reuse: Reuse = True,
 ) -> None:
     """Run one experiment: learn a stream of classes over many clients.
 
-    Writes config.toml, events.jsonl, summary.json, model.safetensors and classes.json to the run directory.
+    Writes config.toml, events.jsonl, checkpoints, summary.json, model.safetensors and classes.json to the run
+    directory. A run that was stopped, in whatever way, goes on with --resume and ends with the same bits.
 
     Example:  fedclass run cifar10_2task --set data.path=~/cifar-10-batches-bin --set method.beta=8
     """
@@ -45,12 +53,21 @@ def run(
     from fedclass.experiment.compare import run_one, usual_engine
     from fedclass.experiment.config import load
     from fedclass.report.tables import results_table
+    from fedclass.runs.layout import RunDirectory
     from fedclass.runs.results import Result
 
     if engine == "inprocess" and workers is not None:
         raise ConfigError("--workers is for --engine processes; leave one of them out")
+    if resume is not None:
+        if out is not None:
+            raise ConfigError("--resume goes on in the run's own directory; leave --out out")
+        if not RunDirectory(resume).config.is_file():
+            raise RunError(
+                f"{resume}: has no config.toml; is it a run directory? `fedclass list` shows those there are"
+            )
+        recipe = recipe or str(RunDirectory(resume).config)
     experiment = load(recipe, overrides or [], method=method, seed=seed)
-    root = out or _fresh(f"{experiment.data.name}-{_word(experiment.method_name)}-s{experiment.seed}")
+    root = resume or out or _fresh(f"{experiment.data.name}-{_word(experiment.method_name)}-s{experiment.seed}")
     with display([experiment.method_name]) as shown:
         run_one(
             experiment,
@@ -58,6 +75,8 @@ def run(
             lambda event: shown.tell(0, event),
             engine=engine or usual_engine(experiment),
             workers=workers,
+            go_on=resume is not None,
+            reuse=reuse,
         )
     print_table(results_table([Result.read(root)]))
     console.print(f"run directory: {root}", highlight=False)
@@ -70,8 +89,9 @@ def compare(
     overrides: Overrides = None,
     out: Out = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time, one core each. Default: all cores.")
+        int | None, typer.Option(min=1, help="Cores to use; the results are the same. Default: all.")
     ] = None,
+    reuse: Reuse = True,
 ) -> None:
     """Run several methods on the same data, partition and seeds, and put them into one table.
 
@@ -97,7 +117,7 @@ def compare(
     plan = [(e, root / f"{_word(e.method_name)}-s{e.seed}") for e in experiments]
     labels = [f"{e.method_name} s{e.seed}" if len(numbers) > 1 else e.method_name for e in experiments]
     with display(labels) as shown:
-        failures = run_all(plan, workers=workers or os.cpu_count() or 1, listen=shown.tell)
+        failures = run_all(plan, workers=workers, listen=shown.tell, reuse=reuse)
     finished = [Result.read(path) for number, (_, path) in enumerate(plan) if number not in failures]
     if finished:
         print_table(results_table(finished))

@@ -44,7 +44,7 @@ class _Order:
     state: ClientState
 
 
-_Answer = tuple[Update, ClientState] | FedclassError
+_Answer = tuple[Update, ClientState | None] | FedclassError  # the client's state, if it changed
 
 
 @dataclass
@@ -118,7 +118,8 @@ class Processes:
                     raise answer
                 else:
                     update, state = answer
-                    self.store.save(job.client, state)
+                    if state is not None:
+                        self.store.save(job.client, state)
                     self._samples[job.client] = update.metrics.get("samples", 0.0)
                     done[position] = update
             while following in done:
@@ -194,7 +195,7 @@ class _OneClient:
 
 def _work(connection: "Connection[bytes, bytes]", builder: Shared[ClientBuilder]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     torch.set_num_threads(1)
     store = _OneClient()
     client = builder.open().client(store)
@@ -209,15 +210,21 @@ def _work(connection: "Connection[bytes, bytes]", builder: Shared[ClientBuilder]
         teacher = None if order.teacher is None else held[order.teacher]
         answer: _Answer
         try:
-            answer = client.run(replace(order.job, weights=held[order.weights], teacher=teacher)), store.state
+            update = client.run(replace(order.job, weights=held[order.weights], teacher=teacher))
+            answer = update, None if store.state is order.state else store.state
         except FedclassError as error:
             error.add_note(traceback.format_exc())
             answer = error
         connection.send_bytes(pickle.dumps(answer, protocol=5))
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """From now on, this process lives no longer than the one that started it, however that ends."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    parent.join()
-    os._exit(1)
+
+    def watch(parent: BaseProcess) -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, args=(parent,), daemon=True).start()

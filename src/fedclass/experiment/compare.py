@@ -4,8 +4,6 @@ import multiprocessing
 import os
 import queue
 import signal
-import sys
-from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
@@ -13,16 +11,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedclass.engines.inprocess import InProcess
-from fedclass.engines.processes import Processes
+from fedclass.engines.processes import Processes, end_with_parent
 from fedclass.engines.shared import Shared
 from fedclass.errors import FedclassError, RunError
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.resume import check_config
+from fedclass.experiment.reuse import key_after, usual_store
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import prepare
 from fedclass.federation.client import chosen_device
 from fedclass.federation.store import MemoryStore
-from fedclass.runs.events import Event, RunFinished
-from fedclass.runs.layout import create
+from fedclass.runs.events import Event, RunFinished, TaskStarted, read_events
+from fedclass.runs.layout import RunDirectory, create
+from fedclass.runs.results import Result
 
 Planned = tuple[Experiment, Path]  # and its run directory
 Told = tuple[int, Event | FedclassError]
@@ -38,20 +39,36 @@ def run_one(
     *,
     engine: EngineName = "inprocess",
     workers: int | None = None,
+    go_on: bool = False,
+    reuse: bool = False,
 ) -> dict[str, Any]:
-    """Carry out an experiment into a new directory, and return its summary.
+    """Carry out an experiment into a directory, and return its summary.
 
     Everything is prepared first, so that a mistake in the recipe leaves no directory behind. The engine "processes"
     uses as many processes as `workers` says, or one per core; a script that asks for it needs the usual
     `if __name__ == "__main__":`, because Python's new processes import the script.
+
+    go_on: what the directory holds of this experiment is continued, or read if it is finished; otherwise it must be
+    new or empty.  reuse: tasks that an earlier run with the same beginning has learned are taken over.
     """
-    setup, store = prepare(experiment), MemoryStore()
+    directory = RunDirectory(Path(root))
+    if go_on and directory.config.exists():
+        check_config(directory, experiment.to_tables())
+        if directory.finished:
+            for event in read_events(directory.events):
+                listen(event)
+            return Result.read(directory.root).summary
+        setup = prepare(experiment)
+    else:
+        setup = prepare(experiment)
+        create(directory.root)
+    store, done = MemoryStore(), usual_store() if reuse else None
     if engine == "inprocess":
-        return run(setup, InProcess(setup.client(store)), create(Path(root)), listen)
+        return run(setup, InProcess(setup.client(store)), directory, listen, store=store, done=done)
     shared = Shared(setup)
     setup = shared.open()  # lets go of the first copy
     with Processes(shared, store, workers=min(workers or cores(), setup.stream.clients)) as pool:
-        return run(setup, pool, create(Path(root)), listen)
+        return run(setup, pool, directory, listen, store=store, done=done)
 
 
 def usual_engine(experiment: Experiment) -> EngineName:
@@ -66,61 +83,89 @@ def cores() -> int:
 
 
 def run_all(
-    experiments: Sequence[Planned], *, workers: int, listen: Callable[[int, Event], None]
+    experiments: Sequence[Planned],
+    *,
+    workers: int | None = None,
+    listen: Callable[[int, Event], None],
+    reuse: bool = False,
 ) -> dict[int, FedclassError]:
-    """Carry out all experiments. `listen` hears of each event, with the experiment's number.
+    """Carry out all experiments, or what is left to do of them. `listen` hears each event with the experiment's number.
 
     Experiments do not know of each other, so results do not depend on how many run at a time. One that fails does not
     stop the others. Returns what went wrong, by the experiment's number.
+
+    workers: cores to use, all by default.  reuse: of experiments that begin in the same way, one learns the first task
+    and the others wait for it; cores that are free meanwhile help it.
     """
-    for experiment, _ in experiments:
-        prepare(experiment)
-    for folder in dict.fromkeys(root.parent for _, root in experiments):
-        create(folder)
-    for _, root in experiments:
-        create(root)
+    firsts = _prepared(experiments, reuse)
+    total = workers or cores()
+    at_a_time = min(total, max(len(set(firsts)), 1))
+    each: dict[str, Any] = {"engine": "processes", "workers": total // at_a_time} if total > at_a_time else {}
     spawn = multiprocessing.get_context("spawn")
     told: Queue[Told] = spawn.Queue()
-    waiting = deque(enumerate(experiments))
+    waiting = list(range(len(experiments)))
     running: dict[int, BaseProcess] = {}
+    beginning: dict[int, str] = {}  # what those are learning that are in their first task
     failures: dict[int, FedclassError] = {}
     try:
         while waiting or running:
-            while waiting and len(running) < workers:
-                number, planned = waiting.popleft()
-                running[number] = spawn.Process(target=_work, args=(number, planned, told), daemon=True)
+            ready = [number for number in waiting if firsts[number] not in beginning.values()]
+            if ready and len(running) < total:
+                number = ready[0]
+                waiting.remove(number)
+                beginning[number] = firsts[number]
+                arguments = (number, experiments[number], {**each, "go_on": True, "reuse": reuse}, told)
+                running[number] = spawn.Process(target=_work, args=arguments)
                 running[number].start()
+                continue
             gone = [number for number, process in running.items() if process.exitcode is not None]
             try:
                 number, message = told.get(timeout=0.2)
             except queue.Empty:
                 for number in gone:  # whatever it had to say has been heard by now
                     code = running.pop(number).exitcode
+                    beginning.pop(number, None)
                     failures[number] = RunError(f"{experiments[number][1]}: its process ended early, with code {code}")
                 continue
             if isinstance(message, FedclassError):
                 failures[number] = message
             else:
                 listen(number, message)
-            if isinstance(message, FedclassError | RunFinished):
+            ended = isinstance(message, FedclassError | RunFinished)
+            if ended or (isinstance(message, TaskStarted) and message.task > 0):
+                beginning.pop(number, None)
+            if ended:
                 running.pop(number).join()
     finally:
         for process in running.values():
             process.terminate()
+        for process in running.values():
             process.join()
     return failures
 
 
-def _work(number: int, planned: Planned, told: "Queue[Told]") -> None:
+def _prepared(experiments: Sequence[Planned], reuse: bool) -> list[str]:
+    """What each experiment's first task is known by. All that can be wrong with any experiment comes out here."""
+    firsts = []
+    for number, (experiment, root) in enumerate(experiments):
+        directory = RunDirectory(root)
+        if directory.config.exists():
+            check_config(directory, experiment.to_tables())
+        if directory.finished:
+            firsts.append(f"finished {number}")
+        else:
+            setup = prepare(experiment)
+            firsts.append(key_after(setup, 1) if reuse else f"not shared {number}")
+    for _, root in experiments:
+        if not RunDirectory(root).config.exists():
+            create(root)
+    return firsts
+
+
+def _work(number: int, planned: Planned, how: dict[str, Any], told: "Queue[Told]") -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its children
-    parent = multiprocessing.parent_process()
-
-    def tell(event: Event) -> None:
-        if parent is None or not parent.is_alive():
-            sys.exit("fedclass: the process that started this run is gone; the run stops here")
-        told.put((number, event))
-
+    end_with_parent()
     try:
-        run_one(*planned, tell)
+        run_one(*planned, lambda event: told.put((number, event)), **how)
     except FedclassError as error:
         told.put((number, error))

@@ -62,12 +62,15 @@ class Experiment:
     method_name: str = "fedclass"
     method: FedAvg = field(default_factory=METHODS["fedclass"])
 
-    def to_toml(self) -> str:
+    def to_tables(self) -> dict[str, Any]:
         """The whole recipe, defaults included; reading it back gives an equal experiment."""
         tables = {section: asdict(getattr(self, section)) for section in SECTIONS}
         tables["method"] = {"name": self.method_name, **parameters(self.method)}
         present = {name: {k: v for k, v in table.items() if v is not None} for name, table in tables.items()}
-        return tomli_w.dumps({"seed": self.seed, **present})
+        return {"seed": self.seed, **present}
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(self.to_tables())
 
 
 SECTIONS: dict[str, type[Any]] = {

@@ -2,10 +2,9 @@
 
 import contextlib
 import json
-import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -19,22 +18,30 @@ import fedclass
 from fedclass import metrics
 from fedclass.data.memory import planned
 from fedclass.engines.base import Engine
-from fedclass.errors import RoundError
+from fedclass.errors import RoundError, RunError
+from fedclass.experiment.checkpoint import Checkpoints, GlobalModel, State, Totals, plain
+from fedclass.experiment.machine import fingerprint
+from fedclass.experiment.resume import changes, circumstances, last_whole
+from fedclass.experiment.reuse import TaskStore
 from fedclass.experiment.setup import Setup
 from fedclass.federation.client import chosen_device
 from fedclass.federation.evaluate import confusion
 from fedclass.federation.server import sample, usable
+from fedclass.federation.store import MemoryStore
 from fedclass.runs.events import (
     Event,
     EventLog,
     RoundFinished,
     RunFinished,
+    RunResumed,
     RunStarted,
     TaskFinished,
+    TaskReused,
     TaskStarted,
     UpdateReceived,
     UpdateRejected,
     Warned,
+    read_events,
 )
 from fedclass.runs.layout import RunDirectory, write_atomically
 from fedclass.wire import Job, Update, Weights, nbytes, sha256
@@ -42,16 +49,53 @@ from fedclass.wire import Job, Update, Weights, nbytes, sha256
 Listener = Callable[[Event], None]
 
 
-def run(setup: Setup, engine: Engine, directory: RunDirectory, listen: Listener = lambda _: None) -> dict[str, Any]:
-    """Carry out an experiment into a fresh run directory and return its summary."""
-    write_atomically(directory.config, setup.experiment.to_toml())
-    with EventLog(directory.events) as log, one_thread():
+def run(
+    setup: Setup,
+    engine: Engine,
+    directory: RunDirectory,
+    listen: Listener = lambda _: None,
+    *,
+    store: MemoryStore | None = None,
+    done: TaskStore | None = None,
+) -> dict[str, Any]:
+    """Carry out an experiment and return its summary; go on from the last checkpoint if the directory has one.
 
-        def tell(event: Event) -> None:
-            log.write(event)
-            listen(event)
+    store: where the engine keeps clients' states, if it is here; they are then part of the checkpoints.  done: tasks
+    that runs with the same beginning have left, to be taken instead of being learned again.
+    """
+    try:
+        with directory.locked(), one_thread():
+            made_with, known = circumstances(setup), Checkpoints(directory.checkpoints)
+            found, damage = None, list[str]()
+            if directory.config.exists():
+                found, damage = last_whole(known, directory, made_with)
+            else:
+                write_atomically(directory.config, setup.experiment.to_toml())
+            with EventLog(directory.events, length=found.events if found else 0) as log:
 
-        return Run(setup, engine, directory, tell).carry_out()
+                def tell(event: Event) -> None:
+                    log.write(event)
+                    listen(event)
+
+                def keep(state: State) -> None:
+                    clients, changes = (store.states, store.changes) if store is not None else ({}, 0)
+                    known.save(state, clients, changes=changes, events=log.settle(), made_with=made_with)
+
+                for event in read_events(directory.events):
+                    listen(event)
+                if found is not None:
+                    tell(RunResumed(task=found.state.task, round=found.state.round, machine=fingerprint()))
+                    damage += changes(found.made_with, made_with)
+                    if store is not None:
+                        store.restore(found.clients)
+                for message in damage:
+                    tell(Warned(message=message))
+                return Run(setup, engine, directory, tell, keep, store, done).carry_out(found.state if found else None)
+    except OSError as error:
+        raise RunError(
+            f"{directory.root}: cannot go on ({error}); once that is mended, type: "
+            f"fedclass run --resume {directory.root}"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -65,37 +109,70 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@dataclass(frozen=True)
-class GlobalModel:
-    """What a task leaves behind: the weights, and what the method needs besides them to predict."""
-
-    weights: Weights
-    extras: Mapping[str, Tensor]
-
-
 class Run:
     """One experiment being carried out. Tasks, rounds and clients count from 0."""
 
-    def __init__(self, setup: Setup, engine: Engine, directory: RunDirectory, tell: Listener) -> None:
-        self.setup, self.engine, self.directory, self.tell = setup, engine, directory, tell
+    def __init__(
+        self,
+        setup: Setup,
+        engine: Engine,
+        directory: RunDirectory,
+        tell: Listener,
+        keep: Callable[[State], None],
+        store: MemoryStore | None,
+        done: TaskStore | None,
+    ) -> None:
+        self.setup, self.engine, self.directory, self.tell, self.keep = setup, engine, directory, tell, keep
+        self.store, self.done = store, done
         self.experiment, self.stream, self.method = setup.experiment, setup.stream, setup.experiment.method
         self.model = setup.build().to(chosen_device(self.experiment.train.device))
-        self.bytes_up = self.bytes_down = self.samples = 0
+        self.totals = Totals()
+        self.checkpoint_seconds = 0.0
 
-    def carry_out(self) -> dict[str, Any]:
-        began = time.perf_counter()
-        self._announce()
-        last: GlobalModel | None = None
-        confusions = []
-        for task in range(len(self.stream.task_sizes)):
-            last, counts = self._task(task, last.weights if last else None)
-            confusions.append(counts)
-        assert last is not None  # a stream has at least one task
-        summary = self._summary(last, confusions, seconds=time.perf_counter() - began)
-        self._write_model(last)
-        write_atomically(self.directory.summary, json.dumps(summary, indent=1) + "\n")
+    def carry_out(self, state: State | None) -> dict[str, Any]:
+        if state is None:
+            self._announce()
+            state = self._reused() or State()
+        self.began = time.perf_counter() - state.totals.seconds
+        self.totals = replace(state.totals)
+        while state.task < len(self.stream.task_sizes):
+            state = self._task(state)
+        assert state.last is not None  # a stream has at least one task
+        summary = self._summary(state)
+        self._write_model(state.last)
         self.tell(RunFinished(summary=summary))
+        write_atomically(self.directory.summary, json.dumps(summary, indent=1) + "\n")
         return summary
+
+    def _seconds(self) -> float:
+        """Since the run began, without the time it was stopped."""
+        return time.perf_counter() - self.began
+
+    def _kept(self, state: State) -> State:
+        """The state with the totals of now, safely on disk."""
+        self.totals.seconds = self._seconds()
+        state = replace(state, totals=replace(self.totals))
+        began = time.perf_counter()
+        self.keep(state)
+        self.checkpoint_seconds = time.perf_counter() - began
+        return state
+
+    def _reused(self) -> State | None:
+        """The longest beginning that an earlier run has left behind."""
+        if self.done is None or self.store is None:
+            return None
+        found, problems = self.done.longest(self.setup)
+        for message in problems:
+            self.tell(Warned(message=message))
+        if found is None:
+            return None
+        for event in found.events:
+            if isinstance(event, TaskStarted):
+                self.tell(TaskReused(task=event.task, key=found.keys[event.task]))
+            self.tell(event)
+        self.store.restore(found.clients)
+        self.keep(found.state)
+        return found.state
 
     def _announce(self) -> None:
         data, e, counts = self.stream.data, self.experiment, self.stream.counts()
@@ -123,38 +200,49 @@ class Run:
             )
             self.tell(Warned(message=message))
 
-    def _task(self, task: int, teacher: Weights | None) -> tuple[GlobalModel, NDArray[np.int64]]:
-        began, up, down = time.perf_counter(), self.bytes_up, self.bytes_down
-        if teacher is not None:
-            self.model.load(teacher)
-        old_classes = self.model.classes
-        self.model.grow_to(self.stream.classes_until(task), seed=self.experiment.seed)
+    def _task(self, state: State) -> State:
+        """Learn a task, or the rest of it, and return the state in which the next one begins."""
+        task, teacher = state.task, state.last.weights if state.last else None
         clients = self._clients_with_work(task)
-        self.tell(
-            TaskStarted(
-                task=task,
-                new_classes=list(self.stream.classes[old_classes : self.model.classes]),
-                clients=len(clients),
-            )
-        )
+        if state.weights is None:
+            if teacher is not None:
+                self.model.load(teacher)
+            self.model.grow_to(self.stream.classes_until(task), seed=self.experiment.seed)
+            state = replace(state, before_task=replace(self.totals, seconds=self._seconds()))
+            self.tell(TaskStarted(task=task, new_classes=self._new_classes(task), clients=len(clients)))
+        else:
+            self.model.load(state.weights)
         weights: Weights = self.model.weights()
-        reached: set[int] = set()  # clients that have the teacher
-        for round in range(self.experiment.train.rounds):
+        reached = set(state.reached)
+        for round in range(state.round, self.experiment.train.rounds):
             weights = self._round(task, round, clients, weights, teacher, reached)
-        weights = self.method.finish_task(weights, old_classes)
-        extras, exemplars = self._close(task, weights)
-        counts = self._evaluate(weights, extras)
+            state = self._kept(replace(state, round=round + 1, weights=weights, reached=frozenset(reached)))
+        phases: dict[str, float] = {}
+        with spent(phases, "clients"):
+            weights = self.method.finish_task(weights, self.stream.classes_until(task) - self.stream.task_sizes[task])
+            extras, exemplars = self._close(task, weights)
+        with spent(phases, "evaluate"):
+            counts = self._evaluate(weights, extras)
         self.tell(
             TaskFinished(
                 task=task,
                 confusion=counts.tolist(),
                 exemplars=exemplars,
-                bytes_up=self.bytes_up - up,
-                bytes_down=self.bytes_down - down,
-                seconds=time.perf_counter() - began,
+                bytes_up=self.totals.bytes_up - state.before_task.bytes_up,
+                bytes_down=self.totals.bytes_down - state.before_task.bytes_down,
+                seconds=self._seconds() - state.before_task.seconds,
+                phases=phases,
             )
         )
-        return GlobalModel(weights, extras), counts
+        finished = State(task=task + 1, last=GlobalModel(weights, extras), confusions=[*state.confusions, counts])
+        finished = self._kept(finished)
+        if self.done is not None and self.store is not None:
+            self.done.add(self.setup, finished, self.store.states, self.directory.events)
+        return finished
+
+    def _new_classes(self, task: int) -> list[str]:
+        until = self.stream.classes_until(task)
+        return list(self.stream.classes[until - self.stream.task_sizes[task] : until])
 
     def _clients_with_work(self, task: int) -> list[int]:
         """Clients whose update would count: those with new data, or, if exemplars count, with anything."""
@@ -176,6 +264,7 @@ class Run:
         reached: set[int],
     ) -> Weights:
         began, train = time.perf_counter(), self.experiment.train
+        phases = {"clients": 0.0, "checkpoint": self.checkpoint_seconds}
         asked = sample(clients, participation=train.participation, seed=self.experiment.seed, task=task, round=round)
         sent = teacher if self.method.teacher == "previous task" else None
         jobs = [Job(client, task, round, "train", weights, sent) for client in asked]
@@ -185,27 +274,31 @@ class Run:
 
         def received() -> Iterator[Update]:
             """Hands on one update at a time, so that only their sum is ever in memory; keeps what the event needs."""
-            for update in self._usable(jobs):
+            for update in timed(self._usable(jobs), phases, "clients"):
                 used.append(Update(update.client, task, round, {}, update.examples, update.metrics))
                 yield update
 
-        up = self.bytes_up
+        up = self.totals.bytes_up
         updates = received()
         first = next(updates, None)  # none at all could not be averaged
         new_weights = weights if first is None else self.method.aggregate(chain([first], updates), weights)
+        phases["aggregate"] = time.perf_counter() - began - phases["clients"]
         if len(used) < train.min_updates:
             raise RoundError(
                 f"task {task + 1}, round {round + 1}: {len(used)} of {len(jobs)} updates were usable, and "
                 f"train.min_updates = {train.min_updates} are needed; {self.directory.events} says why each was "
                 "rejected (NaN often means that train.learning_rate is too high)"
             )
-        self.bytes_down += down
+        self.totals.bytes_down += down
         examples = [update.examples for update in used]
-        self.samples += int(sum(update.metrics["samples"] for update in used))
+        self.totals.samples += int(sum(update.metrics["samples"] for update in used))
         losses = [update.metrics["loss"] for update in used]
         last = round == train.rounds - 1  # the end of the task tests it anyway
         every = self.experiment.evaluation.every
-        counts = None if last or not every or (round + 1) % every else self._evaluate(new_weights, {})
+        counts = None
+        if every and not last and (round + 1) % every == 0:
+            with spent(phases, "evaluate"):
+                counts = self._evaluate(new_weights, {})
         self.tell(
             RoundFinished(
                 task=task,
@@ -214,11 +307,12 @@ class Run:
                 examples=examples,
                 losses=losses,
                 loss=float(np.average(losses, weights=examples)),
-                bytes_up=self.bytes_up - up,
+                bytes_up=self.totals.bytes_up - up,
                 bytes_down=down,
                 seconds=time.perf_counter() - began,
                 correct=None if counts is None else counts.diagonal().tolist(),
                 tested=None if counts is None else counts.sum(axis=1).tolist(),
+                phases=phases,
             )
         )
         return new_weights
@@ -233,7 +327,7 @@ class Run:
 
         def received() -> Iterator[Update]:
             for done, update in enumerate(self.engine.run(jobs), start=1):
-                self.bytes_up += nbytes(update.weights) + nbytes(update.extras)
+                self.totals.bytes_up += nbytes(update.weights) + nbytes(update.extras)
                 self.tell(UpdateReceived(task=task, round=round, done=done, of=len(jobs)))
                 yield update
 
@@ -245,7 +339,7 @@ class Run:
         jobs = [Job(client, task, rounds, "end_task", weights, None) for client in range(self.stream.clients)]
         updates = list(self._usable(jobs))
         if self.method.uploads or (self.method.selects or self.experiment.memory.select) == "herding":
-            self.bytes_down += len(jobs) * nbytes(weights)
+            self.totals.bytes_down += len(jobs) * nbytes(weights)
         extras = self.method.gather([u.extras for u in updates if u.extras]) if self.method.uploads else {}
         if self.method.uploads and not extras:
             message = (
@@ -259,8 +353,9 @@ class Run:
         self.model.load(weights)
         return confusion(self.model, self.method, extras, self.stream, self.setup.normalisation)
 
-    def _summary(self, last: GlobalModel, confusions: list[NDArray[np.int64]], *, seconds: float) -> dict[str, Any]:
+    def _summary(self, state: State) -> dict[str, Any]:
         e = self.experiment
+        assert state.last is not None
         return {
             "method": e.method_name,
             "variant": self.method.variant_name,
@@ -269,25 +364,32 @@ class Run:
             "tasks": list(self.stream.task_sizes),
             "seed": e.seed,
             "engine": self.engine.name,
-            **metrics.summarise(confusions, self.stream.task_sizes),
-            "bytes_up": self.bytes_up,
-            "bytes_down": self.bytes_down,
-            "seconds": seconds,
-            "samples_per_second": self.samples / seconds,
-            "weights_sha256": sha256(last.weights),
+            **metrics.summarise(state.confusions, self.stream.task_sizes),
+            "bytes_up": self.totals.bytes_up,
+            "bytes_down": self.totals.bytes_down,
+            "seconds": state.totals.seconds,
+            "samples_per_second": self.totals.samples / state.totals.seconds,
+            "weights_sha256": sha256(state.last.weights),
         }
 
     def _write_model(self, last: GlobalModel) -> None:
         tensors = dict(last.weights) | {f"extras.{name}": tensor for name, tensor in last.extras.items()}
-        write_atomically(self.directory.model, save({name: t.contiguous() for name, t in tensors.items()}))
+        write_atomically(self.directory.model, save({name: plain(t) for name, t in tensors.items()}))
         write_atomically(self.directory.classes, json.dumps(list(self.stream.classes)) + "\n")
 
 
-def fingerprint() -> dict[str, str]:
-    """What the exact bits of a result depend on besides the recipe."""
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "processor": platform.machine(),
-        "capability": torch.backends.cpu.get_cpu_capability(),
-    }
+@contextlib.contextmanager
+def spent(phases: dict[str, float], phase: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    phases[phase] = phases.get(phase, 0.0) + time.perf_counter() - began
+
+
+def timed(updates: Iterator[Update], phases: dict[str, float], phase: str) -> Iterator[Update]:
+    """Hands on updates, and counts the time spent waiting for them."""
+    while True:
+        with spent(phases, phase):
+            update = next(updates, None)
+        if update is None:
+            return
+        yield update

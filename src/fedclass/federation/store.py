@@ -1,5 +1,6 @@
 """What a client keeps from task to task. The engine says where: in memory here, on the site's own disk elsewhere."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,13 +21,19 @@ class ClientStore(Protocol):
 
 
 class MemoryStore:
-    """Clients' states in a dictionary, for simulations."""
+    """Clients' states in a dictionary, for simulations. `changes` counts how often any of them changed."""
 
     def __init__(self) -> None:
-        self._states: dict[int, ClientState] = {}
+        self.states: dict[int, ClientState] = {}
+        self.changes = 0
 
     def load(self, client: int) -> ClientState:
-        return self._states.get(client, ClientState())
+        return self.states.get(client, ClientState())
 
     def save(self, client: int, state: ClientState) -> None:
-        self._states[client] = state
+        self.states[client] = state
+        self.changes += 1
+
+    def restore(self, states: Mapping[int, ClientState]) -> None:
+        self.states = dict(states)
+        self.changes += 1

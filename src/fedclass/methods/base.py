@@ -43,6 +43,9 @@ class FedAvg:
     teacher: ClassVar[Teacher | None] = None  # whose outputs a batch carries as `previous`
     selects: ClassVar[Select | None] = None  # how exemplars are chosen, if the method insists
     uploads: ClassVar[tuple[str, ...]] = ()  # names of extra tensors that end_task may send
+    begins_like_fedavg: ClassVar[bool] = (
+        True  # in the first task, bit for bit; a method derived from this one says it anew, or it does not hold
+    )
 
     @property
     def variant_name(self) -> str:

@@ -43,6 +43,7 @@ class FedCLASS(FedAvg):
     """
 
     teacher: ClassVar[Teacher | None] = "previous task"
+    begins_like_fedavg: ClassVar[bool] = True
 
     beta: Annotated[float, Field(ge=0, description="weight of the distillation")] = 5.0
     variant: Annotated[

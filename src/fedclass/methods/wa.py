@@ -28,6 +28,7 @@ class FedWA(FedAvg):
     """
 
     teacher: ClassVar[Teacher | None] = "previous task"
+    begins_like_fedavg: ClassVar[bool] = True
 
     temperature: Annotated[float, Field(gt=0, description="of the distillation")] = 2.0
     variant: Annotated[

@@ -1,6 +1,7 @@
 """What happened in a run: typed facts, one JSON line each. Reports read only these."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
@@ -86,7 +87,8 @@ class TaskReused:
 class RoundFinished:
     """correct, tested: test images per class, if the global model was evaluated after this round.
 
-    phases: seconds spent on "clients" (waiting for updates), "aggregate", "evaluate", "checkpoint".
+    phases: seconds spent on "clients" (waiting for updates), "aggregate", "evaluate", and "checkpoint" (the one that
+    was written before this round; that of this round comes after this event).
     """
 
     task: int
@@ -144,18 +146,20 @@ Event = Stored | UpdateReceived
 KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Stored)}
 
 
-@dataclass
 class EventLog:
     """Appends events to a file; each line is flushed, so that a killed run loses none that it had finished."""
 
-    path: Path
-    _file: Any = field(init=False, repr=False)
+    def __init__(self, path: Path, *, length: int | None = None) -> None:
+        """length: bytes to keep of what is there; by default all whole lines."""
+        self.path, self._keep = path, length
 
     def __enter__(self) -> Self:
         self._file = self.path.open("a+b")
-        self._file.seek(0)
-        *_, last = self._file.read().split(b"\n")
-        self._file.truncate(self._file.tell() - len(last))  # what a crash cut short
+        if self._keep is None:
+            self._file.seek(0)
+            *_, cut_short = self._file.read().split(b"\n")
+            self._keep = self._file.tell() - len(cut_short)
+        self._file.truncate(self._keep)
         return self
 
     def __exit__(
@@ -169,6 +173,11 @@ class EventLog:
         record = {"event": type(event).__name__, "time": round(time.time(), 3), **asdict(event)}
         self._file.write((json.dumps(record, allow_nan=False) + "\n").encode())
         self._file.flush()
+
+    def settle(self) -> int:
+        """Puts all lines on the disk and returns their length in bytes."""
+        os.fsync(self._file.fileno())
+        return self._file.seek(0, os.SEEK_END)
 
 
 def read_events(path: Path) -> Iterator[Event]:

@@ -1,7 +1,12 @@
-"""Where things are in a run directory."""
+"""Where things are in a run directory, and how they are written."""
 
+import contextlib
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from fedclass.errors import RunError
 
@@ -30,12 +35,34 @@ class RunDirectory:
     def classes(self) -> Path:
         return self.root / "classes.json"
 
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def finished(self) -> bool:
+        """The summary is the last thing that a run writes."""
+        return self.summary.exists()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else writes here meanwhile. The lock goes with the process, however it ends."""
+        lock = FileLock(self.root / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise RunError(f"{self.root}: another process is writing this run; wait for it, or end it") from None
+        try:
+            yield
+        finally:
+            lock.release()
+
 
 def create(root: Path) -> RunDirectory:
     """A new run directory. One that holds anything already is left alone."""
     try:
         root.mkdir(parents=True, exist_ok=True)
-        if any(root.iterdir()):
+        if {path.name for path in root.iterdir()} - {".lock", "config.toml.part"}:  # these of a run that never began
             raise RunError(f"{root}: is not empty; choose another --out, or remove it")
         probe = root / ".writable"
         probe.touch()
@@ -46,7 +73,14 @@ def create(root: Path) -> RunDirectory:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """All of it or nothing: a reader never sees half a file."""
+    """All of it or nothing, and on the disk: a reader never sees half a file, not even after a power cut."""
     part = path.with_name(path.name + ".part")
-    part.write_bytes(content.encode() if isinstance(content, str) else content)
-    part.replace(path)
+    try:
+        with part.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,214 @@
+"""What a run needs to go on as if it had never stopped."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedclass.data.memory import Exemplars
+from fedclass.errors import RunError
+from fedclass.federation.store import ClientState
+from fedclass.runs.layout import write_atomically
+from fedclass.wire import Weights
+
+KEPT = 2  # checkpoints of a run; the older ones are for the case that the newest is damaged
+
+
+@dataclass(frozen=True)
+class GlobalModel:
+    """What a task leaves behind: the weights, and what the method needs besides them to predict."""
+
+    weights: Weights
+    extras: Mapping[str, Tensor]
+
+
+@dataclass
+class Totals:
+    """Counted since the beginning of the run."""
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class State:
+    """A run between two rounds: all that the rest of it depends on. Tasks and rounds count from 0.
+
+    weights: the global model, in the middle of a task.  last: what the task before left behind.  reached: the clients
+    that have been sent that model as their teacher.  before_task: the totals when the task began.
+    """
+
+    task: int = 0
+    round: int = 0
+    weights: Weights | None = None
+    last: GlobalModel | None = None
+    confusions: Sequence[NDArray[np.int64]] = ()
+    reached: frozenset[int] = frozenset()
+    totals: Totals = field(default_factory=Totals)
+    before_task: Totals = field(default_factory=Totals)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A state with the states of the clients, the length of the event log, and what it was made with."""
+
+    state: State
+    clients: Mapping[int, ClientState]
+    events: int  # bytes
+    made_with: Mapping[str, Any]
+
+
+class Checkpoints:
+    """A folder of them. NUMBER.json, written last, names the files that belong to it; their names are their hashes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._clients: tuple[int, str] | None = None  # of the last one saved: the store's `changes`, and the file
+
+    def save(
+        self,
+        state: State,
+        clients: Mapping[int, ClientState],
+        *,
+        changes: int,
+        events: int,
+        made_with: Mapping[str, Any],
+    ) -> None:
+        """changes: a number that is another one whenever clients' states are others, so that they are written once."""
+        self.folder.mkdir(exist_ok=True)
+        if self._clients is None or self._clients[0] != changes:
+            self._clients = changes, self._write("clients", _clients_to_tensors(clients))
+        content = {
+            "task": state.task,
+            "round": state.round,
+            "files": {"clients": self._clients[1], "models": self._write("models", _models_to_tensors(state))},
+            "confusions": [counts.tolist() for counts in state.confusions],
+            "reached": sorted(state.reached),
+            "totals": asdict(state.totals),
+            "before_task": asdict(state.before_task),
+            "events": events,
+            "made_with": dict(made_with),
+        }
+        numbers = self.numbers()
+        number = (numbers[-1] if numbers else 0) + 1
+        write_atomically(self._path(number), json.dumps({"sha256": _digest(_canonical(content)), **content}))
+        self._forget_all_but([*numbers, number][-KEPT:])
+
+    def numbers(self) -> list[int]:
+        found = (re.fullmatch(r"(\d{8})\.json", path.name) for path in self.folder.glob("*.json"))
+        return sorted(int(match[1]) for match in found if match)
+
+    def load(self, number: int) -> Checkpoint:
+        path = self._path(number)
+        try:
+            content = json.loads(path.read_bytes())
+            if content.pop("sha256") != _digest(_canonical(content)):
+                raise ValueError("its content does not match its SHA-256")
+            clients, models = (self._read(content["files"][kind]) for kind in ("clients", "models"))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+            raise RunError(f"{path}: this checkpoint is damaged ({error})") from error
+        last = GlobalModel(_part(models, "last"), dict(_part(models, "extras"))) if _part(models, "last") else None
+        state = State(
+            task=content["task"],
+            round=content["round"],
+            weights=_part(models, "weights") or None,
+            last=last,
+            confusions=[np.array(counts, np.int64) for counts in content["confusions"]],
+            reached=frozenset(content["reached"]),
+            totals=Totals(**content["totals"]),
+            before_task=Totals(**content["before_task"]),
+        )
+        return Checkpoint(state, _clients_from_tensors(clients), content["events"], content["made_with"])
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:08d}.json"
+
+    def _write(self, kind: str, tensors: Mapping[str, Tensor]) -> str:
+        content = save(dict(tensors))
+        name = f"{kind}-{_digest(content)}.safetensors"
+        if not (self.folder / name).exists():
+            write_atomically(self.folder / name, content)
+        return name
+
+    def _read(self, name: str) -> dict[str, Tensor]:
+        content = (self.folder / name).read_bytes()
+        if _digest(content) not in name:
+            raise ValueError(f"{name} does not match its SHA-256")
+        return load(content)
+
+    def _forget_all_but(self, numbers: Sequence[int]) -> None:
+        needed = set()
+        for number in self.numbers():
+            if number not in numbers:
+                self._path(number).unlink()
+                continue
+            try:
+                needed |= set(json.loads(self._path(number).read_bytes())["files"].values())
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue  # a damaged one needs nothing
+        for path in self.folder.glob("*.safetensors"):
+            if path.name not in needed:
+                path.unlink()
+
+
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True).encode()
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+# Models and clients' states as tensors by name.
+
+
+def _models_to_tensors(state: State) -> dict[str, Tensor]:
+    parts: dict[str, Mapping[str, Tensor]] = {"weights": state.weights or {}}
+    if state.last is not None:
+        parts |= {"last": state.last.weights, "extras": state.last.extras}
+    return {f"{part}/{name}": plain(t) for part, tensors in parts.items() for name, t in tensors.items()}
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """A copy as safetensors wants it: in row-major order, sharing memory with no other."""
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{part}/"): t for name, t in tensors.items() if name.startswith(f"{part}/")}
+
+
+def _clients_to_tensors(clients: Mapping[int, ClientState]) -> dict[str, Tensor]:
+    """tasks: (n, 2) client, tasks.  groups: (m, 3) client, class, number of exemplars.  index: all exemplars."""
+    groups = [(c, label, images) for c, state in clients.items() for label, images in state.exemplars.of_class.items()]
+    tasks = [(client, state.tasks) for client, state in clients.items()]
+    kept = [images for _, _, images in groups]
+    return {
+        "tasks": torch.tensor(tasks, dtype=torch.int64).reshape(-1, 2),
+        "groups": torch.tensor([(c, label, len(i)) for c, label, i in groups], dtype=torch.int64).reshape(-1, 3),
+        "index": torch.from_numpy(np.concatenate(kept) if kept else np.empty(0, np.int64)),
+    }
+
+
+def _clients_from_tensors(tensors: Mapping[str, Tensor]) -> dict[int, ClientState]:
+    of_class: dict[int, dict[int, NDArray[np.int64]]] = {}
+    index, start = tensors["index"].numpy(), 0
+    for client, label, count in tensors["groups"].tolist():
+        of_class.setdefault(client, {})[label] = index[start : start + count].copy()
+        start += count
+    return {
+        client: ClientState(tasks=tasks, exemplars=Exemplars(of_class.get(client, {})))
+        for client, tasks in tensors["tasks"].tolist()
+    }

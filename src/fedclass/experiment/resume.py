@@ -1,0 +1,85 @@
+"""May a run go on, and from where?"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import fedclass
+from fedclass.errors import ConfigError, RunError
+from fedclass.experiment.checkpoint import Checkpoint, Checkpoints
+from fedclass.experiment.config import load
+from fedclass.experiment.machine import fingerprint
+from fedclass.experiment.setup import Setup
+from fedclass.runs.layout import RunDirectory
+
+
+def circumstances(setup: Setup) -> dict[str, Any]:
+    """What every checkpoint is marked with."""
+    return {
+        "config": setup.experiment.to_tables(),
+        "dataset_sha256": setup.stream.data.sha256,
+        "version": fedclass.__version__,
+        "machine": fingerprint(),
+    }
+
+
+def last_whole(
+    known: Checkpoints, directory: RunDirectory, made_with: Mapping[str, Any]
+) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is whole, if any; and what is wrong with newer ones."""
+    check_config(directory, made_with["config"])
+    damage = []
+    for number in reversed(known.numbers()):
+        try:
+            found = known.load(number)
+        except RunError as error:
+            damage.append(f"{error}; going back to the one before it")
+            continue
+        if not directory.events.exists() or directory.events.stat().st_size < found.events:
+            damage.append(
+                f"{directory.events}: is shorter than at checkpoint {number}; going back to the one before it"
+            )
+            continue
+        differing = differences(found.made_with["config"], made_with["config"])
+        if differing:
+            raise RunError(f"{directory.config}: was changed after the run had begun, in {differing}; change it back")
+        if found.made_with["dataset_sha256"] != made_with["dataset_sha256"]:
+            raise RunError(f"{directory.root}: the images of {made_with['config']['data']['name']} have changed since")
+        return found, damage
+    return None, damage
+
+
+def check_config(directory: RunDirectory, config: Mapping[str, Any]) -> None:
+    """Refuse to go on with another configuration than the run was begun with."""
+    try:
+        begun_with = load(str(directory.config)).to_tables()
+    except ConfigError as error:
+        raise RunError(f"{directory.root}: not the directory of a run that could go on: {error}") from error
+    differing = differences(begun_with, config)
+    if differing:
+        raise RunError(
+            f"{directory.root}: was begun with another configuration; it differs in {differing}. Leave these out to go "
+            "on, or choose another --out"
+        )
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """The keys in which two recipes differ, as text."""
+
+    def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            f"{name}.{key}" if isinstance(table, Mapping) else name: value
+            for name, table in tables.items()
+            for key, value in (table.items() if isinstance(table, Mapping) else [("", table)])
+        }
+
+    before, after = flat(old), flat(new)
+    keys = [key for key in before | after if before.get(key) != after.get(key)]
+    return ", ".join(f"{key} ({before.get(key)!r} then, {after.get(key)!r} now)" for key in keys)
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What may make the bits differ from those of an undisturbed run."""
+    pairs = {"fedclass": (old["version"], new["version"])}
+    pairs |= {key: (old["machine"].get(key), value) for key, value in new["machine"].items()}
+    changed = [f"{key} was {before} and is {now}" for key, (before, now) in pairs.items() if before != now]
+    return [f"goes on elsewhere: {'; '.join(changed)}; the last bits may differ"] if changed else []

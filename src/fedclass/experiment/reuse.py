@@ -1,0 +1,190 @@
+"""Tasks that earlier runs have learned. Everything is seeded, so whoever begins in the same way gets the same bits."""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedclass.data.datasets import cache_folder
+from fedclass.errors import RunError
+from fedclass.experiment.checkpoint import Checkpoints, State
+from fedclass.experiment.machine import fingerprint
+from fedclass.experiment.setup import Setup
+from fedclass.federation.client import chosen_device
+from fedclass.federation.store import ClientState
+from fedclass.methods.base import FedAvg, parameters
+from fedclass.runs.events import (
+    Event,
+    EventLog,
+    RoundFinished,
+    TaskFinished,
+    TaskStarted,
+    UpdateRejected,
+    Warned,
+    read_events,
+)
+
+# Raise it whenever the same recipe gives other bits than before: what older versions have left is not used then.
+NUMBERS = 1
+
+
+@dataclass(frozen=True)
+class Reusable:
+    """A state with what led to it. keys: of the state after each task."""
+
+    state: State
+    clients: Mapping[int, ClientState]
+    events: Sequence[Event]
+    keys: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """For people: what is kept under a key."""
+
+    key: str
+    made_with: Mapping[str, Any]
+    bytes: int
+    time: float
+
+
+class TaskStore:
+    """A folder with the states of runs after each of their tasks, by the hash of all that determines them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def longest(self, setup: Setup) -> tuple[Reusable | None, list[str]]:
+        """The state after as many tasks as possible; and what is wrong with those that cannot be used."""
+        keys = [key_after(setup, tasks + 1) for tasks in range(len(setup.stream.task_sizes))]
+        problems: list[str] = []
+        for tasks in range(len(keys), 0, -1):
+            folder = self.folder / keys[tasks - 1]
+            if not folder.exists():
+                continue
+            try:
+                found = Checkpoints(folder).load(1)
+                return Reusable(found.state, found.clients, list(read_events(folder / "events.jsonl")), keys), problems
+            except RunError as error:
+                problems.append(f"{error}; it is not used (`fedclass cache clear` removes it)")
+        return None, problems
+
+    def add(self, setup: Setup, state: State, clients: Mapping[int, ClientState], events: Path) -> None:
+        """Keep the state in which the next task would begin, with the events so far."""
+        key = key_after(setup, state.task)
+        if (self.folder / key).exists():
+            return
+        part = self.folder / f"{key}.{os.getpid()}.part"
+        part.mkdir(parents=True, exist_ok=True)
+        try:
+            with EventLog(part / "events.jsonl") as log:
+                for event in _of_the_tasks(read_events(events)):
+                    log.write(event)
+                length = log.settle()
+            e = setup.experiment
+            made_with = {
+                "method": e.method_name,
+                "variant": e.method.variant_name,
+                "dataset": setup.stream.data.name,
+                "tasks": list(setup.stream.task_sizes[: state.task]),
+                "seed": e.seed,
+            }
+            Checkpoints(part).save(state, clients, changes=0, events=length, made_with=made_with)
+            part.rename(self.folder / key)
+        except OSError:
+            shutil.rmtree(part, ignore_errors=True)
+            if not (self.folder / key).exists():  # another run may have been quicker
+                raise
+
+    def entries(self) -> Iterator[Entry]:
+        """What is there, oldest first; damaged ones have nothing to say of themselves."""
+        folders = [path for path in self.folder.glob("*") if path.is_dir()]
+        for folder in sorted(folders, key=lambda path: path.stat().st_mtime):
+            size = sum(path.stat().st_size for path in folder.iterdir())
+            try:
+                made_with = json.loads((folder / "00000001.json").read_bytes())["made_with"]
+            except (OSError, ValueError, KeyError):
+                made_with = {}
+            yield Entry(folder.name, made_with, size, folder.stat().st_mtime)
+
+    def clear(self) -> None:
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+
+
+def usual_store() -> TaskStore:
+    return TaskStore(cache_folder() / "learned-tasks")
+
+
+def _of_the_tasks(events: Iterator[Event]) -> Iterator[Event]:
+    """Without what is said of the run as a whole."""
+    begun = False
+    for event in events:
+        begun = begun or isinstance(event, TaskStarted)
+        if begun and isinstance(event, TaskStarted | RoundFinished | UpdateRejected | TaskFinished | Warned):
+            yield event
+
+
+# Keys.
+
+
+def key_after(setup: Setup, tasks: int) -> str:
+    """The hash of all that a run's state after its first `tasks` tasks depends on."""
+    e, stream = setup.experiment, setup.stream
+    train = asdict(e.train) | {"device": chosen_device(e.train.device).type}
+    until = stream.classes_until(tasks - 1)
+    facts = {
+        "numbers": NUMBERS,
+        "machine": fingerprint(),
+        "dataset": stream.data.sha256,
+        "normalisation": setup.normalisation,
+        "seed": e.seed,
+        "model": [asdict(e.model), _code(sys.modules.get(e.model.name.partition(":")[0]))],
+        "train": train,
+        "evaluation": asdict(e.evaluation),
+        "memory": asdict(e.memory) | {"select": e.method.selects or e.memory.select},
+        "classes": stream.classes[:until],
+        "tasks": stream.task_sizes[:tasks],
+        "shares": _shares(setup, until),
+        "method": method_key(e.method, tasks),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def method_key(method: FedAvg, tasks: int) -> object:
+    """What of the method matters in its first `tasks` tasks.
+
+    A method that says of itself, not through a parent, that it begins like FedAvg, is FedAvg in the first task.
+    """
+    kind = type(method)
+    if tasks == 1 and vars(kind).get("begins_like_fedavg", False):
+        return "fedavg"
+    classes = [c for c in kind.__mro__ if issubclass(c, FedAvg)]
+    code = [_code(sys.modules[c.__module__]) for c in classes]
+    return [f"{kind.__module__}.{kind.__qualname__}", parameters(method), code]
+
+
+def _code(module: object) -> str | None:
+    """The hash of a user's own module, which may change between runs; our own code has NUMBERS."""
+    file = getattr(module, "__file__", None)
+    if file is None or getattr(module, "__name__", "").partition(".")[0] == "fedclass":
+        return None
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+
+
+def _shares(setup: Setup, classes: int) -> str:
+    """The hash of who holds which images of the first `classes` classes, and of these images' classes."""
+    digest = hashlib.sha256()
+    for share in setup.stream.shares:
+        targets = setup.stream.targets[share]
+        arrived = (targets >= 0) & (targets < classes)
+        for part in (np.array([arrived.sum()]), share[arrived], targets[arrived]):
+            digest.update(np.ascontiguousarray(part, np.int64).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,321 @@
+"""Runs that stop in all kinds of ways, and go on to the same bits."""
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedclass.data.memory import Exemplars
+from fedclass.errors import ConfigError, RunError
+from fedclass.experiment.checkpoint import Checkpoints, GlobalModel, State, Totals
+from fedclass.experiment.compare import run_all, run_one
+from fedclass.experiment.config import Experiment, load
+from fedclass.federation.store import ClientState
+from fedclass.runs.events import Event, RoundFinished, RunResumed, RunStarted, TaskFinished, Warned, read_events
+from fedclass.runs.layout import RunDirectory
+
+Tiny = Callable[..., Experiment]
+
+
+def outcome(root: Path) -> tuple[dict[str, Any], bytes, list[dict[str, Any]]]:
+    """All that must be equal, whatever happened on the way: everything but times and remarks about stopping."""
+    directory = RunDirectory(root)
+    summary = json.loads(directory.summary.read_text())
+    for key in ("seconds", "samples_per_second"):
+        del summary[key]
+    facts = []
+    for event in read_events(directory.events):
+        if isinstance(event, RunResumed | Warned):
+            continue
+        fact = {f.name: getattr(event, f.name) for f in fields(event) if f.name not in ("seconds", "phases", "summary")}
+        facts.append({"event": type(event).__name__, **fact})
+    return summary, directory.model.read_bytes(), facts
+
+
+class Stop(BaseException):
+    """Not an error of ours: nothing may catch it."""
+
+
+def stopped_after(experiment: Experiment, root: Path, rounds: int, *, go_on: bool = False) -> None:
+    """Run until that many rounds have been heard of, and drop everything."""
+    heard = 0
+
+    def listen(event: Event) -> None:
+        nonlocal heard
+        heard += isinstance(event, RoundFinished)
+        if heard == rounds:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run_one(experiment, root, listen, go_on=go_on)
+
+
+@pytest.mark.parametrize(
+    ("method", "rounds"), [("fedclass", 1), ("fedclass", 2), ("fedclass", 3), ("fedicarl", 5), ("fedwa", 6)]
+)
+def test_a_run_stopped_anywhere_ends_with_the_same_bits(method: str, rounds: int, tiny: Tiny, tmp_path: Path) -> None:
+    """In the first round; at the end of a task; in the second one with teacher and exemplars; before the evaluation."""
+    experiment = tiny("train.rounds=3", "train.participation=0.7", method=method)
+    run_one(experiment, tmp_path / "whole")
+    stopped_after(experiment, tmp_path / "cut", rounds)
+    run_one(experiment, tmp_path / "cut", go_on=True)
+    assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
+    resumed = [e for e in read_events(tmp_path / "cut" / "events.jsonl") if isinstance(e, RunResumed)]
+    assert len(resumed) == (rounds > 1)  # in the first round there is nothing yet to go on from
+
+
+def test_the_other_engine_may_go_on(tiny: Tiny, tmp_path: Path) -> None:
+    experiment = tiny("train.rounds=3", method="fedclass")
+    run_one(experiment, tmp_path / "whole")
+    stopped_after(experiment, tmp_path / "cut", 5)
+    run_one(experiment, tmp_path / "cut", go_on=True, engine="processes", workers=2)
+    ours, whole = outcome(tmp_path / "cut"), outcome(tmp_path / "whole")
+    assert ours[1] == whole[1]
+    assert {**ours[0], "engine": ""} == {**whole[0], "engine": ""}
+
+
+KILLED = """
+import os, random, signal, sys, time
+from fedclass.experiment.compare import run_one
+from fedclass.experiment.config import load
+
+recipe, root, seed, kills = sys.argv[1:]
+experiment, chance = load(recipe), random.Random(int(seed))
+
+
+def started(root):
+    child = os.fork()
+    if child == 0:
+        run_one(experiment, root, go_on=True)
+        os._exit(0)
+    return child
+
+
+began = time.monotonic()
+os.waitpid(started(root + " alone"), 0)
+whole = time.monotonic() - began
+for _ in range(int(kills)):
+    child = started(root)
+    time.sleep(chance.uniform(0, whole))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+sys.exit(os.waitpid(started(root), 0)[1])
+"""
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_kill_9_at_random_moments_loses_nothing(seed: int, tiny: Tiny, tmp_path: Path) -> None:
+    """Killed again and again, at any moment of a run, in the middle of whatever it was doing."""
+    experiment = tiny("train.rounds=6", method="fedclass")
+    run_one(experiment, tmp_path / "whole")
+    recipe = tmp_path / "whole" / "config.toml"
+    words = [sys.executable, "-c", KILLED, str(recipe), str(tmp_path / "killed"), str(seed), "12"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+    assert not list((tmp_path / "killed").glob("**/*.part"))
+
+
+def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_later(tiny: Tiny, tmp_path: Path) -> None:
+    """Files larger than the limit cannot be written; the checkpoint of a model is."""
+    experiment = tiny(method="fedavg")
+    run_one(experiment, tmp_path / "whole")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(RunError, match=r"cannot go on \(.*File too large.*fedclass run --resume"):
+            run_one(experiment, tmp_path / "cut")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert not list((tmp_path / "cut").glob("**/*.part"))
+    run_one(experiment, tmp_path / "cut", go_on=True)
+    assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
+
+
+def newest(root: Path, pattern: str) -> Path:
+    return max((root / "checkpoints").glob(pattern), key=lambda path: path.stat().st_mtime_ns)
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "damage"),
+    [
+        ("*.json", flipped),
+        ("*.json", lambda path: path.write_bytes(path.read_bytes()[:100])),
+        ("*.json", lambda path: path.write_text("[]")),
+        ("models-*", flipped),
+        ("models-*", Path.unlink),
+        ("models-*", lambda path: path.write_bytes(b"")),
+    ],
+)
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(
+    pattern: str, damage: Callable[[Path], object], tiny: Tiny, tmp_path: Path
+) -> None:
+    experiment = tiny("train.rounds=3", method="fedclass")
+    run_one(experiment, tmp_path / "whole")
+    stopped_after(experiment, tmp_path / "cut", 6)
+    damage(newest(tmp_path / "cut", pattern))
+    heard: list[Event] = []
+    run_one(experiment, tmp_path / "cut", heard.append, go_on=True)
+    assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
+    (resumed,) = [event for event in heard if isinstance(event, RunResumed)]
+    assert (resumed.task, resumed.round) == (1, 1)
+    (warning,) = [event for event in heard if isinstance(event, Warned) and "checkpoint" in event.message]
+    assert "going back to the one before it" in warning.message
+
+
+def test_when_all_checkpoints_are_damaged_the_run_begins_anew(tiny: Tiny, tmp_path: Path) -> None:
+    experiment = tiny(method="fedavg")
+    run_one(experiment, tmp_path / "whole")
+    stopped_after(experiment, tmp_path / "cut", 3)
+    for path in (tmp_path / "cut" / "checkpoints").glob("models-*"):
+        flipped(path)
+    run_one(experiment, tmp_path / "cut", go_on=True)
+    assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
+
+
+def test_two_checkpoints_are_kept_with_the_files_they_need_and_no_others(tiny: Tiny, tmp_path: Path) -> None:
+    stopped_after(tiny("train.rounds=3", method="fedclass"), tmp_path / "cut", 6)
+    files = [path.name for path in (tmp_path / "cut" / "checkpoints").iterdir()]
+    assert len([name for name in files if name.endswith(".json")]) == 2
+    assert len([name for name in files if name.startswith("models-")]) == 2
+    assert len([name for name in files if name.startswith("clients-")]) == 1
+
+
+def test_another_configuration_is_refused_and_every_differing_key_is_named(tiny: Tiny, tmp_path: Path) -> None:
+    stopped_after(tiny(), tmp_path / "cut", 2)
+    before = {path: path.read_bytes() for path in (tmp_path / "cut").rglob("*") if path.is_file()}
+    other = tiny("train.learning_rate=0.5", "method.beta=1", seed=3)
+    with pytest.raises(RunError) as caught:
+        run_one(other, tmp_path / "cut", go_on=True)
+    for words in ("seed (0 then, 3 now)", "train.learning_rate (", "method.beta (5.0 then, 1.0 now)"):
+        assert words in str(caught.value)
+    assert before == {path: path.read_bytes() for path in (tmp_path / "cut").rglob("*") if path.is_file()}
+
+
+def test_a_recipe_edited_in_the_run_directory_is_refused(tiny: Tiny, tmp_path: Path) -> None:
+    stopped_after(tiny(), tmp_path / "cut", 2)
+    config = tmp_path / "cut" / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 2", "rounds = 7"))
+    with pytest.raises(RunError, match=r"was changed after the run had begun, in train.rounds \(2 then, 7 now\)"):
+        run_one(load(str(config)), tmp_path / "cut", go_on=True)
+
+
+def test_other_images_are_refused(tiny: Tiny, tmp_path: Path) -> None:
+    with np.load(tiny().data.path) as archive:
+        arrays = dict(archive)
+    mine = tmp_path / "mine.npz"
+    np.savez(mine, **arrays)
+    experiment = tiny(f"data.path={mine}")
+    stopped_after(experiment, tmp_path / "cut", 2)
+    arrays["x_train"][0] += 1
+    np.savez(mine, **arrays)
+    with pytest.raises(RunError, match="the images of npz have changed"):
+        run_one(experiment, tmp_path / "cut", go_on=True)
+
+
+def test_a_finished_run_is_read_and_not_run_again(tiny: Tiny, tmp_path: Path) -> None:
+    experiment = tiny(method="fedavg")
+    first = run_one(experiment, tmp_path / "run")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    heard: list[Event] = []
+    assert run_one(experiment, tmp_path / "run", heard.append, go_on=True) == first
+    assert isinstance(heard[0], RunStarted)
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+
+
+def test_without_being_asked_nothing_goes_on(tiny: Tiny, tmp_path: Path) -> None:
+    stopped_after(tiny(), tmp_path / "cut", 2)
+    with pytest.raises(RunError, match="is not empty"):
+        run_one(tiny(), tmp_path / "cut")
+
+
+def test_a_folder_that_is_no_run_is_refused(tiny: Tiny, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("no = [toml")
+    with pytest.raises(RunError, match="not the directory of a run that could go on"):
+        run_one(tiny(), tmp_path, go_on=True)
+
+
+def test_a_machine_that_differs_is_noted(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped_after(tiny(), tmp_path / "cut", 2)
+    monkeypatch.setattr("fedclass.experiment.resume.fingerprint", lambda: {"processor": "abacus"})
+    heard: list[Event] = []
+    run_one(tiny(), tmp_path / "cut", heard.append, go_on=True)
+    assert any(isinstance(e, Warned) and "and is abacus; the last bits may differ" in e.message for e in heard)
+
+
+def test_several_experiments_go_on_together(tiny: Tiny, tmp_path: Path) -> None:
+    """One finished, one stopped, one not begun."""
+    plan = [(tiny(method="fedavg", seed=seed), tmp_path / str(seed)) for seed in range(3)]
+    run_one(*plan[0])
+    stopped_after(*plan[1], 3)
+    stamp = (tmp_path / "0" / "summary.json").stat().st_mtime_ns
+    heard: dict[int, list[Event]] = {0: [], 1: [], 2: []}
+    failures = run_all(plan, workers=2, listen=lambda number, event: heard[number].append(event))
+    assert failures == {}
+    assert (tmp_path / "0" / "summary.json").stat().st_mtime_ns == stamp
+    for number, (experiment, root) in enumerate(plan):
+        run_one(experiment, tmp_path / f"alone {number}")
+        assert outcome(root) == outcome(tmp_path / f"alone {number}")
+        assert sum(isinstance(event, TaskFinished) for event in heard[number]) == 2
+    assert any(isinstance(event, RunResumed) for event in heard[1])
+
+
+def test_a_checkpoint_keeps_every_field(tmp_path: Path) -> None:
+    """Fields are compared one by one, so that a new one cannot be forgotten."""
+    weights = {"filters": torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last), "steps": torch.tensor(3)}
+    state = State(
+        task=1,
+        round=2,
+        weights=weights,
+        last=GlobalModel({"filters": torch.randn(2, 2)}, {"class_means": torch.randn(2, 3)}),
+        confusions=[np.array([[3, 1], [0, 4]])],
+        reached=frozenset({0, 7}),
+        totals=Totals(bytes_up=1, bytes_down=2, samples=3, seconds=4.5),
+        before_task=Totals(bytes_up=5, bytes_down=6, samples=7, seconds=8.5),
+    )
+    exemplars = Exemplars({2: np.array([5, 1, 9]), 0: np.array([], np.int64)})
+    clients = {3: ClientState(tasks=2, exemplars=exemplars), 0: ClientState(tasks=1)}
+    kept = Checkpoints(tmp_path / "kept")
+    kept.save(state, clients, changes=0, events=99, made_with={"version": "x"})
+    found = Checkpoints(tmp_path / "kept").load(1)
+    for field in fields(State):
+        if field.name not in ("weights", "last", "confusions"):
+            assert getattr(found.state, field.name) == getattr(state, field.name) != field.default
+    assert all(torch.equal(found.state.weights[name], tensor) for name, tensor in weights.items())  # type: ignore[index]
+    assert found.state.last is not None
+    assert state.last is not None
+    assert torch.equal(found.state.last.weights["filters"], state.last.weights["filters"])
+    assert torch.equal(found.state.last.extras["class_means"], state.last.extras["class_means"])
+    np.testing.assert_array_equal(found.state.confusions, state.confusions)
+    assert (found.events, found.made_with) == (99, {"version": "x"})
+    assert found.clients.keys() == clients.keys()
+    assert found.clients[0] == ClientState(tasks=1)
+    assert found.clients[3].tasks == 2
+    for label, images in exemplars.of_class.items():
+        np.testing.assert_array_equal(found.clients[3].exemplars.of_class[label], images)
+
+
+def test_options_that_exclude_each_other_are_refused(tmp_path: Path) -> None:
+    words = ["run", "--resume", str(tmp_path), "--out", str(tmp_path / "other")]
+    done = subprocess.run([sys.executable, "-m", "fedclass", *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        ConfigError.exit_code,
+        "error: --resume goes on in the run's own directory; leave --out out\n",
+    )

@@ -1,0 +1,175 @@
+"""Runs that begin in the same way share what they have learned, and nothing else is ever shared."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedclass.experiment.compare import run_all, run_one
+from fedclass.experiment.config import Experiment
+from fedclass.experiment.reuse import TaskStore, key_after, usual_store
+from fedclass.experiment.setup import prepare
+from fedclass.runs.events import Event, RoundFinished, TaskReused, TaskStarted, UpdateReceived, Warned
+
+Tiny = Callable[..., Experiment]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDCLASS_DATA", str(tmp_path / "cache"))
+
+
+def told(experiment: Experiment, root: Path, **how: Any) -> tuple[dict[str, Any], list[Event]]:
+    heard: list[Event] = []
+    return run_one(experiment, root, heard.append, reuse=True, **how), heard
+
+
+def trained(heard: list[Event]) -> set[int]:
+    """The tasks in which clients worked."""
+    return {event.task for event in heard if isinstance(event, UpdateReceived)}
+
+
+def same(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    times = ("seconds", "samples_per_second")
+    return all(found[key] == wanted[key] for key in wanted if key not in times)
+
+
+def test_methods_that_begin_like_fedavg_share_their_first_task_bit_for_bit(tiny: Tiny, tmp_path: Path) -> None:
+    told(tiny(method="fedavg"), tmp_path / "first")
+    for name, experiment in {
+        "fedclass": tiny(method="fedclass"),
+        "beta": tiny("method.beta=8", method="fedclass"),
+        "paper": tiny("method.variant=paper", method="fedclass"),
+        "fedwa": tiny(method="fedwa"),
+    }.items():
+        summary, heard = told(experiment, tmp_path / name)
+        alone = run_one(experiment, tmp_path / f"{name} alone")
+        assert trained(heard) == {1}
+        assert [event.task for event in heard if isinstance(event, TaskReused)] == [0]
+        assert sum(isinstance(event, RoundFinished) for event in heard) == 4, "the rounds of both tasks are in its log"
+        assert same(summary, alone)
+        assert (tmp_path / name / "model.safetensors").read_bytes() == (
+            tmp_path / f"{name} alone" / "model.safetensors"
+        ).read_bytes()
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedclass", "fedicarl", "glfc", "fedwa"])
+def test_the_same_experiment_is_taken_over_as_a_whole(method: str, tiny: Tiny, tmp_path: Path) -> None:
+    first, _ = told(tiny(method=method), tmp_path / "a")
+    again, heard = told(tiny(method=method), tmp_path / "b")
+    assert trained(heard) == set()
+    assert same(again, first)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ["train.learning_rate=0.02"],
+        ["train.batch_size=16"],
+        ["train.augment=crop-flip-cutout"],
+        ["memory.per_client=4"],
+        ["memory.select=herding"],
+        ["model.norm=group"],
+        ["partition.clients=2"],
+        ["partition.kind=dirichlet"],
+        ["stream.tasks=3,1"],
+        ["stream.class_order=[1, 0, 2, 3]"],
+        ["data.fraction=0.5"],
+        ["evaluation.every=2"],
+        ["seed=1"],
+    ],
+)
+def test_whatever_matters_is_in_the_key(change: list[str], tiny: Tiny) -> None:
+    assert key_after(prepare(tiny(*change)), 1) != key_after(prepare(tiny()), 1)
+
+
+def test_what_does_not_matter_yet_is_not_in_the_key(tiny: Tiny) -> None:
+    """Later tasks, and a method's parameters before they have an effect."""
+    key = key_after(prepare(tiny()), 1)
+    assert key_after(prepare(tiny("stream.tasks=2,1,1")), 1) == key
+    assert key_after(prepare(tiny("method.beta=1")), 1) == key
+    assert key_after(prepare(tiny("method.beta=1")), 2) != key_after(prepare(tiny()), 2)
+    assert key_after(prepare(tiny("stream.class_order=[0, 1, 3, 2]")), 1) == key
+
+
+def test_methods_with_a_loss_of_their_own_in_the_first_task_do_not_share_it(tiny: Tiny) -> None:
+    keys = [key_after(prepare(tiny(method=method)), 1) for method in ("fedavg", "fedicarl", "glfc")]
+    assert len(set(keys)) == 3
+
+
+MINE = """
+from dataclasses import dataclass
+from fedclass.methods.fedclass import FedCLASS
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(FedCLASS):
+    factor: float = {factor}
+
+    def loss(self, client, batch):
+        return self.factor * super().loss(client, batch)
+"""
+
+
+def test_a_users_method_shares_with_none_and_not_with_its_own_former_self(
+    tiny: Tiny, user_module: Callable[[str, str], str]
+) -> None:
+    """Its code is part of the key, and what its parent says of the first task does not count."""
+    user_module("mine_a", MINE.format(factor=2))
+    user_module("mine_b", MINE.format(factor=2) + "\nchanged = True\n")
+    ours = key_after(prepare(tiny(method="fedclass")), 1)
+    first = key_after(prepare(tiny(method="mine_a:Mine")), 1)
+    assert first != ours
+    setup = prepare(tiny(method="mine_b:Mine"))
+    assert key_after(setup, 1) not in (first, ours)
+
+
+def test_a_damaged_entry_is_not_used_and_said_so(tiny: Tiny, tmp_path: Path) -> None:
+    first, _ = told(tiny(method="fedavg"), tmp_path / "a")
+    for path in usual_store().folder.glob("*/models-*"):
+        path.write_bytes(b"rubbish")
+    again, heard = told(tiny(method="fedavg"), tmp_path / "b")
+    assert trained(heard) == {0, 1}
+    assert same(again, first)
+    assert sum("fedclass cache clear" in event.message for event in heard if isinstance(event, Warned)) == 2
+
+
+def test_a_run_stopped_after_reuse_goes_on(tiny: Tiny, tmp_path: Path) -> None:
+    told(tiny(method="fedavg"), tmp_path / "first")
+    experiment = tiny(method="fedclass")
+
+    class Stop(BaseException):
+        pass
+
+    def listen(event: Event) -> None:
+        if isinstance(event, TaskStarted) and event.task == 1:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run_one(experiment, tmp_path / "cut", listen, reuse=True)
+    summary, heard = told(experiment, tmp_path / "cut", go_on=True)
+    assert trained(heard) == {1}
+    assert same(summary, run_one(experiment, tmp_path / "alone"))
+
+
+def test_of_several_experiments_one_learns_what_they_share(tiny: Tiny, tmp_path: Path) -> None:
+    names = ["fedavg", "fedclass", "fedwa"]
+    heard: list[list[Event]] = [[] for _ in names]
+    plan = [(tiny(method=name), tmp_path / name) for name in names]
+    assert run_all(plan, workers=2, listen=lambda number, event: heard[number].append(event), reuse=True) == {}
+    assert [0 in trained(events) for events in heard].count(True) == 1
+    for name in names:
+        alone = run_one(tiny(method=name), tmp_path / f"{name} alone")
+        summary = run_one(tiny(method=name), tmp_path / name, go_on=True)
+        assert same({**summary, "engine": "inprocess"}, alone)
+
+
+def test_the_store_can_be_looked_at_and_cleared(tiny: Tiny, tmp_path: Path) -> None:
+    told(tiny(method="fedwa"), tmp_path / "a")
+    store = TaskStore(tmp_path / "cache" / "learned-tasks")
+    first, second = store.entries()
+    assert (first.made_with["tasks"], second.made_with["tasks"]) == ([2], [2, 2])
+    assert first.made_with["method"] == "fedwa"
+    assert first.bytes > 300_000
+    store.clear()
+    assert list(store.entries()) == []
