@@ -117,6 +117,6 @@ def folder_name(name: str) -> str:
 
 def _parts(text: str, where: str) -> list[str]:
     parts = PART.findall(text)
-    if ",".join(parts) != text or not all(part.strip() for part in parts):
+    if not parts or ",".join(parts) != text or not all(part.strip() for part in parts):
         raise ConfigError(f"{where}: there is nothing between two commas, or at an end")
     return [part.strip() for part in parts]

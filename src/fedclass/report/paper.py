@@ -164,7 +164,9 @@ def beside_csv(parts: Sequence[tuple[Part, Sequence[Beside]]]) -> str:
                         "deviation": stdev(found) if len(found) > 1 else None,
                         "difference": mean(found) - printed if found and printed is not None else None,
                         "seeds": ",".join(str(run.summary["seed"]) for run in member.runs),
-                        "official_data": all(run.summary["official_data"] for run in member.runs),
+                        "official_data": all(run.summary["official_data"] for run in member.runs)
+                        if member.runs
+                        else None,
                         "changed": "; ".join(member.changed),
                         "doubt": part.doubt(member.row, figure),
                     }
