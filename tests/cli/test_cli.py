@@ -166,6 +166,8 @@ def test_one_failing_member_does_not_take_the_others_with_it(tiny_settings: list
     result = fedclass("compare", *words, cwd=tmp_path)
     assert result.returncode != 0
     assert "fedavg (standard)" in result.stdout
+    assert "left out until all runs are there" in result.stdout
+    assert "fedavg (standard)" in (tmp_path / "all" / "results.md").read_text()
     assert "its process ended early, with code 0" in result.stderr
     assert "mine:Raises: not today" in result.stderr
 

@@ -1,28 +1,11 @@
 """Tables: a row per method and variant, a cell per figure, and notes that say what the figures are."""
 
-from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
 
-from fedclass.errors import FedclassError
-from fedclass.report.tables import Figure, figure, results_table
-from fedclass.runs.results import Result
-
-
-def result(method="fedclass", seed=0, *, last=(40.0, 80.0), overall=60.0, forgetting=20.0, **other):
-    summary = {
-        "method": method,
-        "variant": "paper",
-        "dataset": "synnum",
-        "official_data": True,
-        "tasks": [5] * len(last),
-        "seed": seed,
-        "accuracy_matrix": [list(last)[: t + 1] if t == len(last) - 1 else [90.0] * (t + 1) for t in range(len(last))],
-        "accuracy_last": overall,
-        "forgetting_fedclass": forgetting,
-    }
-    return Result(Path("runs") / f"{method}-s{seed}", summary | other)
+from fedclass.errors import RunError
+from fedclass.report.tables import Figure, comparison, figure, results_table
 
 
 @pytest.mark.parametrize(
@@ -42,26 +25,26 @@ def test_a_figure_is_a_mean_and_the_deviation_of_a_sample(values, text):
     assert str(Figure(values)) == text
 
 
-def test_a_figure_leaves_out_what_has_no_value():
+def test_a_figure_leaves_out_what_has_no_value(result):
     assert figure([result(forgetting=None)], "forgetting_fedclass") == "-"
     assert figure([result(forgetting=None), result(forgetting=4.0)], "forgetting_fedclass") == "4.0"
     assert figure([result(forgetting=0.0)], "forgetting_fedclass") == "0.0"
 
 
-def test_a_table_of_one_run():
+def test_a_table_of_one_run(result):
     table = results_table([result(last=(40.0, 80.0, 70.04), overall=63.35, forgetting=-2.5)])
     assert table.title == "synnum {5,5,5}, seed 0"
     assert table.columns == ("method (variant)", "task 1", "task 2", "task 3", "global", "forgetting")
     assert table.rows == (("fedclass (paper)", "40.0", "80.0", "70.0", "63.4", "-2.5"),)
 
 
-def test_accuracies_are_those_after_the_last_task():
+def test_accuracies_are_those_after_the_last_task(result):
     matrix = [[91.0], [92.0, 93.0], [11.0, 22.0, 33.0]]
     (row,) = results_table([result(last=(0, 0, 0), accuracy_matrix=matrix)]).rows
     assert row[1:4] == ("11.0", "22.0", "33.0")
 
 
-def test_seeds_of_a_method_become_one_row_with_mean_and_deviation():
+def test_seeds_of_a_method_become_one_row_with_mean_and_deviation(result):
     firsts, totals, lost = (40.0, 44.0, 45.0), (60.0, 61.0, 65.0), (20.0, 10.0, 30.0)
     runs = [
         result(seed=seed, last=(first, 80.0), overall=overall, forgetting=forgetting)
@@ -80,7 +63,7 @@ def test_seeds_of_a_method_become_one_row_with_mean_and_deviation():
     )
 
 
-def test_methods_and_variants_are_rows_of_their_own_in_order_of_appearance():
+def test_methods_and_variants_are_rows_of_their_own_in_order_of_appearance(result):
     runs = [
         result("fedavg", overall=50.0),
         result("icarl", variant="released", overall=40.0),
@@ -92,19 +75,19 @@ def test_methods_and_variants_are_rows_of_their_own_in_order_of_appearance():
     assert [row[-2] for row in rows] == ["51.0 ± 1.4", "40.0", "70.0"]
 
 
-def test_with_one_task_there_is_no_forgetting():
+def test_with_one_task_there_is_no_forgetting(result):
     table = results_table([result(last=(88.0,), forgetting=None), result(last=(90.0,), forgetting=None, seed=1)])
     assert table.title.startswith("synnum {5}, seeds 0, 1")
     assert table.columns == ("method (variant)", "task 1", "global", "forgetting")
     assert table.rows == (("fedclass (paper)", "89.0 ± 1.4", "60.0 ± 0.0", "-"),)
 
 
-def test_every_row_has_a_cell_for_every_column():
+def test_every_row_has_a_cell_for_every_column(result):
     table = results_table([result("a", last=(1.0, 2.0, 3.0)), result("b", last=(4.0, 5.0, 6.0))])
     assert {len(row) for row in table.rows} == {len(table.columns)} == {6}
 
 
-def test_notes_say_what_the_figures_are():
+def test_notes_say_what_the_figures_are(result):
     notes = " ".join(results_table([result()]).notes)
     assert "percent" in notes
     assert "class-balanced" in notes
@@ -113,21 +96,67 @@ def test_notes_say_what_the_figures_are():
     assert "UNOFFICIAL" not in notes
 
 
-def test_unofficial_data_is_named_as_such():
+def test_unofficial_data_is_named_as_such(result):
     notes = results_table([result(official_data=False, dataset="cifar10")]).notes
     assert notes[-1] == "UNOFFICIAL DATA: the files of cifar10 do not have the published checksums."
 
 
-def test_one_run_on_unofficial_data_is_enough_for_the_note():
+def test_one_run_on_unofficial_data_is_enough_for_the_note(result):
     notes = results_table([result(seed=0), result(seed=1, official_data=False)]).notes
     assert any("UNOFFICIAL DATA" in note for note in notes)
 
 
 @pytest.mark.parametrize("other", [{"dataset": "cifar10"}, {"tasks": [7, 3]}, {"last": (1.0, 2.0, 3.0)}])
-def test_runs_on_other_data_or_tasks_are_not_averaged(other):
-    """Refused, or told apart: no cell may be the mean of 20 and 60."""
-    try:
-        table = results_table([result(overall=20.0), result(seed=1, **{"overall": 60.0} | other)])
-    except FedclassError:
-        return
-    assert not any(cell.startswith("40.0") for row in table.rows for cell in row[-2:])
+def test_runs_on_other_data_or_tasks_get_a_table_of_their_own(result, other):
+    runs = [result(overall=20.0), result(seed=1, **{"overall": 60.0} | other)]
+    with pytest.raises(RunError, match="separate tables"):
+        results_table(runs)
+    first, second = comparison(runs)
+    assert [table.rows[0][-2] for table in (first, second)] == ["20.0", "60.0"]
+
+
+def test_runs_that_differ_in_a_parameter_are_not_averaged(result):
+    """Two values of beta are two rows, and say so."""
+    runs = [result(seed=s, overall=50.0 + b, config={"method": {"beta": b}}) for b in (3.0, 8.0) for s in (0, 1)]
+    rows = results_table(runs).rows
+    assert [(row[0], row[-2]) for row in rows] == [
+        ("fedclass (paper) beta=3", "53.0 ± 0.0"),
+        ("fedclass (paper) beta=8", "58.0 ± 0.0"),
+    ]
+
+
+def test_differences_are_paired_by_seed_and_say_whether_they_are_more_than_chance(result):
+    """The gap of 5 is certain although seeds scatter by 20; that of the third row is not."""
+    totals = {"fedavg": (40.0, 60.0, 50.0), "fedclass": (45.0, 65.2, 54.8), "fedwa": (50.0, 55.0, 53.0)}
+    runs = [
+        result(method, seed, overall=value, forgetting=10.0 + seed)
+        for method, values in totals.items()
+        for seed, value in enumerate(values)
+    ]
+    _, differences = comparison(runs[::-1], against="fedavg")
+    assert differences.title == "Differences from fedavg (paper), paired over seeds 0, 1, 2"
+    assert differences.rows == (
+        ("fedwa (paper)", "global", "+2.7", "[-16.0, +21.3]", "not distinguishable"),
+        ("fedwa (paper)", "forgetting", "+0.0", "[+0.0, +0.0]", "not distinguishable"),
+        ("fedclass (paper)", "global", "+5.0", "[+4.5, +5.5]", "higher"),
+        ("fedclass (paper)", "forgetting", "+0.0", "[+0.0, +0.0]", "not distinguishable"),
+    )
+
+
+def test_without_a_reference_it_is_the_first_row_and_one_seed_has_no_interval(result):
+    _, differences = comparison([result("fedavg", overall=50.0), result("fedwa", overall=42.5, forgetting=None)])
+    assert differences.rows == (("fedwa (paper)", "global", "-7.5", "-", "one seed: no interval"),)
+    assert "One seed ranks nothing" in differences.notes[0]
+
+
+def test_one_row_has_nothing_to_differ_from(result):
+    assert len(comparison([result(seed=0), result(seed=1)])) == 1
+
+
+def test_seeds_that_differ_between_rows_are_named(result):
+    runs = [result("fedavg", 0), result("fedavg", 2), result("fedwa", 0), result("fedwa", 1)]
+    with pytest.raises(RunError) as error:
+        comparison(runs)
+    assert "fedavg (paper) lacks 1; fedwa (paper) lacks 2" in str(error.value)
+    (table,) = comparison(runs, differences=False)
+    assert len(table.rows) == 2

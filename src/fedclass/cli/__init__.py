@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import fedclass
-from fedclass.cli import inspect, plan, run
+from fedclass.cli import compare, inspect, plan, reproduce, run
 from fedclass.cli.cache import app as cache
 from fedclass.cli.data import app as data
 from fedclass.errors import FedclassError
@@ -29,7 +29,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.run)
-app.command("compare")(run.compare)
+app.command("compare")(compare.compare)
+app.command("sweep")(compare.sweep)
+app.command("reproduce")(reproduce.reproduce)
+app.command("table")(compare.table)
 app.command("plan")(plan.plan)
 app.command("methods")(inspect.methods)
 app.command("list")(inspect.list_)

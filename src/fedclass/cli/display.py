@@ -176,6 +176,7 @@ def remark(event: Warned | UpdateRejected) -> str:
 
 
 def print_table(table: Table) -> None:
+    console.print()
     shown = RichTable(title=table.title, box=SIMPLE_HEAD, title_justify="left")
     for i, column in enumerate(table.columns):
         shown.add_column(column, justify="right" if i else "left", no_wrap=i > 0)

@@ -1,0 +1,223 @@
+"""fedclass compare, fedclass sweep, fedclass table: several runs, one table."""
+
+import re
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedclass.cli.run import Overrides, Recipe, Reuse, fresh
+from fedclass.errors import FedclassError, RunError
+
+if TYPE_CHECKING:
+    from fedclass.experiment.grid import Member
+    from fedclass.report.rows import Setting
+    from fedclass.runs.results import Result
+
+Seeds = Annotated[str, typer.Option(help="Seeds, with commas between them; everything is run with each.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Cores to use; the results are the same. Default: all.")]
+Against = Annotated[
+    str | None,
+    typer.Option(
+        help="The row that differences are taken from, such as fedavg or fedclass:beta=5. Default: the first."
+    ),
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", help="Directory for all runs. The same command goes on where it stopped. Default: below runs/."
+    ),
+]
+
+
+class Format(StrEnum):
+    markdown = "markdown"
+    latex = "latex"
+    csv = "csv"
+
+
+def compare(
+    recipe: Recipe = None,
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Methods, with commas between them. A colon adds a variant or a parameter: "
+            "fedclass:paper, fedclass:beta=8, fedclass:paper:beta=8, my.module:Mine:mu=0.1."
+        ),
+    ] = "fedavg,fedclass",
+    seeds: Seeds = "0",
+    overrides: Overrides = None,
+    against: Against = None,
+    out: Folder = None,
+    workers: Workers = None,
+    reuse: Reuse = True,
+) -> None:
+    """Run several methods on the same data, partition and seeds, and put them into one table.
+
+    Over several seeds, the table shows the mean and the standard deviation, and a second one the differences from the
+    first method with their 95 % intervals. Both are written to results.md, results.tex and results.csv.
+
+    Example:  fedclass compare --methods fedavg,fedclass,fedclass:paper,fedwa --seeds 0,1,2
+    """
+    from fedclass.experiment.grid import plan, read_methods, read_seeds
+
+    choices, numbers = read_methods(methods), read_seeds(seeds)
+    root = out or fresh(f"{Path(recipe or 'default').stem}-compare")
+    members = plan(recipe, choices, overrides=overrides or [], seeds=numbers, root=root)
+    _run_and_show(members, root, against=against, workers=workers, reuse=reuse)
+
+
+def sweep(
+    recipe: Recipe = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="A key and its values, with commas between them: method.beta=0,1,3. Repeatable; all combinations are "
+            "run. One value is the same in all runs; a list is one value in brackets: stream.tasks=[5,5],[2,8].",
+        ),
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="Default: the recipe's.")] = None,
+    seeds: Seeds = "0",
+    against: Against = None,
+    out: Folder = None,
+    workers: Workers = None,
+    reuse: Reuse = True,
+) -> None:
+    """Run one recipe with several values of its keys, and put them into one table.
+
+    Example:  fedclass sweep --set method.beta=0,1,3,5,8 --seeds 0,1,2
+    """
+    from fedclass.experiment.grid import plan, read_seeds, read_sweep
+
+    choices, numbers = read_sweep(settings or [], method=method), read_seeds(seeds)
+    root = out or fresh(f"{Path(recipe or 'default').stem}-sweep")
+    members = plan(recipe, choices, seeds=numbers, root=root)
+    _run_and_show(members, root, against=against, workers=workers, reuse=reuse)
+
+
+def table(
+    paths: Annotated[list[Path], typer.Argument(help="Run directories, or folders with runs in them.")],
+    format: Annotated[
+        Format | None, typer.Option(help="Print this instead. csv: a line per run, nothing rounded.")
+    ] = None,
+    against: Against = None,
+) -> None:
+    """Show the results of finished runs: mean and deviation over seeds, and differences from one of the rows.
+
+    Example:  fedclass table runs/mine --against fedavg --format latex
+    """
+    from fedclass.cli.display import print_table
+    from fedclass.report.formats import latex, markdown, runs_csv
+    from fedclass.report.tables import comparison
+
+    results = collect(paths)
+    tables = comparison(results, against=against)
+    match format:
+        case None:
+            for each in tables:
+                print_table(each)
+        case Format.markdown:
+            print("\n".join(map(markdown, tables)), end="")
+        case Format.latex:
+            print("\n".join(map(latex, tables)), end="")
+        case Format.csv:
+            print(runs_csv(results, against=against), end="")
+
+
+def collect(paths: Sequence[Path]) -> "list[Result]":
+    """The finished runs that paths name or contain, each once; in a folder, in the order of their names."""
+    from fedclass.runs.layout import RunDirectory
+    from fedclass.runs.results import Result
+
+    found: dict[Path, Result] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise RunError(f"{path}: no such folder; `fedclass list` shows the runs")
+        roots = sorted((events.parent for events in path.rglob("events.jsonl")), key=_natural)
+        finished = [root for root in roots if RunDirectory(root).summary.exists()]
+        if not finished:
+            raise RunError(f"{path}: no finished runs to compare there; `fedclass list {path}` shows how far they got")
+        for root in sorted(set(roots) - set(finished), key=_natural):
+            print(f"warning: {root}: not finished, left out", file=sys.stderr)
+        found |= {root.resolve(): Result.read(root) for root in finished if root.resolve() not in found}
+    return list(found.values())
+
+
+def _natural(path: Path) -> list[tuple[float, str]]:
+    """beta=3 before beta=10."""
+    numbers_and_words = re.findall(r"(\d+(?:\.\d+)?)|(\D+)", str(path))
+    return [(float(number) if number else -1.0, word) for number, word in numbers_and_words]
+
+
+def carry_out(members: "Sequence[Member]", *, workers: int | None, reuse: bool) -> dict[int, FedclassError]:
+    """Run what is missing, shown live. Returns failures by the member's number."""
+    from fedclass.cli.display import display
+    from fedclass.experiment.compare import run_all
+
+    with display(_names(members)) as shown:
+        plan = [(member.experiment, member.path) for member in members]
+        return run_all(plan, workers=workers, listen=shown.tell, reuse=reuse)
+
+
+def end(members: "Sequence[Member]", failures: Mapping[int, FedclassError]) -> None:
+    """Say what failed, and leave with the first one's code."""
+    for number, failure in failures.items():
+        print(f"error: {_names(members)[number]}: {failure}", file=sys.stderr)
+    if failures:
+        raise typer.Exit(next(iter(failures.values())).exit_code)
+
+
+def setting(member: "Member") -> "Setting":
+    """What tables will know of a run, before it is run."""
+    from fedclass.report.rows import Setting
+
+    e = member.experiment
+    return Setting.of(tomllib.loads(e.to_toml()), variant=e.method.variant_name)
+
+
+def _names(members: "Sequence[Member]") -> list[str]:
+    several = len({member.experiment.seed for member in members}) > 1
+    return [member.name if several else member.choice.name for member in members]
+
+
+def _check_reference(members: "Sequence[Member]", against: str) -> None:
+    """In each of the tables to come, so that a mistake is found before hours of work."""
+    from fedclass.report.rows import find, labels
+
+    tables: dict[tuple[str, str], list[Setting]] = {}
+    for member in members:
+        e = member.experiment
+        tables.setdefault((e.data.name, str(e.stream.tasks)), []).append(setting(member))
+    for settings in tables.values():
+        find(list(labels(settings).values()), against)
+
+
+def _run_and_show(
+    members: "Sequence[Member]", root: Path, *, against: str | None, workers: int | None, reuse: bool
+) -> None:
+    from fedclass.cli.display import console, print_table
+    from fedclass.report.formats import latex, markdown, runs_csv
+    from fedclass.report.tables import comparison
+    from fedclass.runs.layout import write_atomically
+    from fedclass.runs.results import Result
+
+    if against is not None:
+        _check_reference(members, against)
+    failures = carry_out(members, workers=workers, reuse=reuse)
+    finished = [Result.read(member.path) for number, member in enumerate(members) if number not in failures]
+    if finished:
+        tables = comparison(finished, against=against, differences=not failures)
+        write_atomically(root / "results.md", "\n".join(map(markdown, tables)))
+        write_atomically(root / "results.tex", "\n".join(map(latex, tables)))
+        write_atomically(root / "results.csv", runs_csv(finished, against=against, differences=not failures))
+        for each in tables:
+            print_table(each)
+    if finished and failures:
+        console.print("Differences between settings are left out until all runs are there.", highlight=False)
+    console.print(f"runs and tables: {root}", highlight=False)
+    end(members, failures)

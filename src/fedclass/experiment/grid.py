@@ -1,0 +1,122 @@
+"""Grids of experiments: methods or settings as they are typed, times seeds."""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from fedclass.errors import ConfigError
+from fedclass.experiment.config import Experiment, load
+from fedclass.methods import METHODS
+
+PART = re.compile(r'(?:\[[^]]*\]|\{[^}]*\}|"[^"]*"|[^,])+')  # what stands between commas; brackets and quotes bind
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One setting of a grid: its name as typed, and what it changes in the recipe."""
+
+    name: str
+    method: str | None
+    overrides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run of a grid."""
+
+    choice: Choice
+    experiment: Experiment
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.choice.name} s{self.experiment.seed}"
+
+
+def read_methods(text: str) -> list[Choice]:
+    """`fedavg,fedclass:paper:beta=8,my.module:Mine:mu=0.1`: what follows a name is its variant, or a parameter."""
+    return [_read_method(entry) for entry in _parts(text, f"--methods {text}")]
+
+
+def _read_method(entry: str) -> Choice:
+    words = entry.split(":")
+    named = 1 if words[0] in METHODS else 2  # a user's own is package.module:Class
+    details = words[named:]
+    if not all(details):
+        raise ConfigError(f"--methods {entry}: write a variant or key=value after each colon, as in fedclass:beta=8")
+    overrides = tuple(f"method.{word}" if "=" in word else f"method.variant={word}" for word in details)
+    return Choice(entry, ":".join(words[:named]), overrides)
+
+
+def read_sweep(settings: Sequence[str], *, method: str | None = None) -> list[Choice]:
+    """Every combination of `method.beta=1,3`, `train.rounds=2`, ...: commas between values, a list in brackets."""
+    keys: dict[str, list[str]] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise ConfigError(f"--set {setting}: write it as table.key=value,value, such as method.beta=1,3")
+        if key == "seed":
+            raise ConfigError(f"--set {setting}: seeds make no rows of their own; write --seeds {text}")
+        if key in keys:
+            raise ConfigError(f"--set {setting}: {key} is there twice; give all its values at once, {key}=1,3")
+        keys[key] = _parts(text, f"--set {setting}")
+        if len(set(keys[key])) < len(keys[key]):
+            raise ConfigError(
+                f"--set {setting}: a value is there twice; a list is one value in brackets, such as [5,5]"
+            )
+    if not any(len(values) > 1 for values in keys.values()):
+        raise ConfigError("nothing to sweep: give a key several values, such as --set method.beta=0,1,3")
+    choices = []
+    for combination in product(*keys.values()):
+        overrides = [f"{key}={value}" for key, value in zip(keys, combination, strict=True)]
+        varied = [o for o, values in zip(overrides, keys.values(), strict=True) if len(values) > 1]
+        choices.append(Choice(" ".join(varied), method, tuple(overrides)))
+    return choices
+
+
+def read_seeds(text: str) -> list[int]:
+    try:
+        seeds = [int(seed) for seed in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--seeds {text}: write whole numbers with commas between them, such as 0,1,2") from None
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"--seeds {text}: each may be named once only")
+    return seeds
+
+
+def plan(
+    recipe: str | None, choices: Sequence[Choice], *, overrides: Sequence[str] = (), seeds: Sequence[int], root: Path
+) -> list[Member]:
+    """All runs, a choice after the other, each with a directory below `root` that depends on its name and seed alone.
+
+    The same words therefore lead to the same directories: typed again, they go on where they stopped.
+    """
+    members = []
+    for choice in choices:
+        for seed in seeds:
+            experiment = load(recipe, [*overrides, *choice.overrides], method=choice.method, seed=seed)
+            members.append(Member(choice, experiment, root / f"{folder_name(choice.name)}-s{seed}"))
+    seen: dict[str, Choice] = {}
+    for member in members:
+        other = seen.setdefault(member.experiment.to_toml(), member.choice)
+        if other is not member.choice:
+            raise ConfigError(f"{other.name} and {member.choice.name} are the same setting; name it once")
+    return members
+
+
+def folder_name(name: str) -> str:
+    """Readable and short; where that changes more than colons and spaces, a hash keeps names apart."""
+    plain = name.replace(":", "-").replace(" ", "-")
+    safe = re.sub(r"[^\w.=+-]+", ".", plain)[:100]
+    return safe if safe == plain else f"{safe}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+
+
+def _parts(text: str, where: str) -> list[str]:
+    parts = PART.findall(text)
+    if not parts or ",".join(parts) != text or not all(part.strip() for part in parts):
+        raise ConfigError(f"{where}: there is nothing between two commas, or at an end")
+    return [part.strip() for part in parts]

@@ -1,0 +1,114 @@
+"""Tables for other programs: Markdown, LaTeX, CSV."""
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedclass.report.rows import Row, Setting, check_seeds, rows
+from fedclass.report.tables import Table, reference_row, streams
+from fedclass.runs.results import Result
+
+LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "±": r"$\pm$",
+}
+
+
+def markdown(table: Table) -> str:
+    head, *body = [" | ".join(cell.replace("|", r"\|") for cell in row) for row in (table.columns, *table.rows)]
+    rule = " | ".join(["---", *["---:"] * (len(table.columns) - 1)])
+    lines = [f"| {line} |" for line in (head, rule, *body)]
+    return "\n".join([f"### {table.title}", "", *lines, "", *(f"{note}\n" for note in table.notes)])
+
+
+def latex(table: Table) -> str:
+    r"""A table environment for \usepackage{booktabs}."""
+    head, *body = [" & ".join(map(_latex, row)) + r" \\" for row in (table.columns, *table.rows)]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_latex(table.title)}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
+            r"\toprule",
+            head,
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\par\smallskip\footnotesize",
+            *map(_latex, table.notes),
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _latex(cell: str) -> str:
+    escaped = "".join(LATEX.get(character, character) for character in cell)
+    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaped)  # a minus, not a hyphen
+
+
+def runs_csv(results: Sequence[Result], *, against: str | None = None, differences: bool = True) -> str:
+    """A line per run, nothing rounded: what it was, all plain figures of its summary, and its differences from the
+    reference's run with the same seed."""
+    settings = {result.path: Setting.read(result) for result in results}
+    values = {path: dict(setting.values) for path, setting in settings.items()}
+    keys = dict.fromkeys(key for found in values.values() for key in found)
+    swept = [key for key in keys if len({found.get(key) for found in values.values()}) > 1]
+    tasks = max(len(result.summary["tasks"]) for result in results)
+    records = []
+    for members in streams(results):
+        found = rows(members)
+        reference = reference_row(found, against) if differences and len(found) > 1 else None
+        if reference is not None:
+            check_seeds(found)
+        for row in found:
+            for number, run in enumerate(row.runs):
+                records.append(
+                    _identity(row, run)
+                    | {key: values[run.path].get(key) for key in swept}
+                    | _figures(run, tasks)
+                    | (_gaps(run, reference, number, tasks) if reference else {})
+                    | {"run": str(run.path)}
+                )
+    return csv_text(records)
+
+
+def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
+    buffer = io.StringIO()
+    columns = dict.fromkeys(column for record in records for column in record)
+    writer = csv.DictWriter(buffer, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return buffer.getvalue()
+
+
+def _identity(row: Row, run: Result) -> dict[str, Any]:
+    s = run.summary
+    same = {key: s[key] for key in ("method", "variant", "dataset", "official_data", "seed")}
+    return {"label": str(row.label), **same, "tasks": ",".join(map(str, s["tasks"]))}
+
+
+def _figures(run: Result, tasks: int) -> dict[str, Any]:
+    """`tasks`: how many columns there are; a run with fewer leaves the last ones empty."""
+    on_tasks = dict(enumerate(run.summary["accuracy_matrix"][-1], start=1))
+    plain = {key: value for key, value in run.summary.items() if not isinstance(value, list | dict)}
+    return {f"accuracy_task_{i}": on_tasks.get(i) for i in range(1, tasks + 1)} | plain
+
+
+def _gaps(run: Result, reference: Row, number: int, tasks: int) -> dict[str, Any]:
+    other = _figures(reference.runs[number], tasks)
+    figures = {key: value for key, value in _figures(run, tasks).items() if key.startswith(("accuracy", "forgetting"))}
+    gaps = {
+        f"difference_{key}": None if value is None or other.get(key) is None else value - other[key]
+        for key, value in figures.items()
+    }
+    return {"reference": str(reference.label), **gaps}

@@ -1,0 +1,156 @@
+"""Which runs make one row of a table: those that differ in nothing but their seed."""
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from fedclass.errors import ConfigError, RunError
+from fedclass.runs.layout import RunDirectory
+from fedclass.runs.results import Result
+
+# A row averages over seeds; tests in the middle of a task change no result; the method and the tasks are named anyway,
+# and tasks can be written in several ways.
+APART = {"seed", "evaluation.every", "method.name", "stream.tasks"}
+
+# A variant's name tells these already: FedCLASS adds to it whichever is not the variant's own.
+TOLD_BY_VARIANT = {
+    "fedclass": {
+        "method.temperature",
+        "method.student_temperature",
+        "method.teacher_temperature",
+        "method.mass_temperature",
+        "method.stop_gradient",
+    }
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run was, but for its seed and tasks.  values: the keys of its recipe, such as train.rounds, as text."""
+
+    method: str
+    variant: str
+    values: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], *, variant: str) -> Self:
+        """`config`: the tables of a stored recipe."""
+        values = tuple((key, text(value)) for key, value in flat(config).items() if key not in APART)
+        return cls(config["method"]["name"], variant, values)
+
+    @classmethod
+    def read(cls, result: Result) -> Self:
+        return cls.of(read_config(result.path), variant=result.summary["variant"])
+
+
+@dataclass(frozen=True)
+class Label:
+    """How a table names a setting: method, variant, and the keys in which it differs from the table's other rows."""
+
+    method: str
+    variant: str
+    differing: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join([f"{self.method} ({self.variant})", *self.differing])
+
+    @property
+    def words(self) -> set[str]:
+        return {*self.method.split(":"), *self.variant.split(", "), *self.differing}
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one setting, in the order of their seeds."""
+
+    label: Label
+    runs: tuple[Result, ...]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(run.summary["seed"] for run in self.runs)
+
+
+def read_config(root: Path) -> dict[str, Any]:
+    """The stored recipe of a run."""
+    path = RunDirectory(root).config
+    try:
+        config = tomllib.loads(path.read_text(encoding="utf-8"))
+        config["method"]["name"]
+    except OSError as error:
+        raise RunError(f"{root}: has no config.toml ({error.strerror}); is it a run directory?") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path}: is damaged ({error})") from error
+    return config
+
+
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """{"train": {"rounds": 2}} as {"train.rounds": 2}."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        found |= {f"{name}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else {name: value}
+    return found
+
+
+def text(value: object) -> str:
+    """A value as somebody would type it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{','.join(map(text, value))}]"
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def labels(settings: Iterable[Setting]) -> dict[Setting, Label]:
+    """A label for each setting, no two alike: a method's parameters are compared with those of its other settings, all
+    other keys with those of all."""
+    known = list(dict.fromkeys(settings))
+
+    def differing(setting: Setting) -> Iterable[str]:
+        told = {"method.variant", *TOLD_BY_VARIANT.get(setting.method, ())}
+        same_method = [other for other in known if other.method == setting.method]
+        for key, value in setting.values:
+            others = same_method if key.startswith("method.") else known
+            if key not in told and any((key, value) not in other.values for other in others):
+                yield f"{key.removeprefix('method.')}={value}"
+
+    return {s: Label(s.method, s.variant, tuple(differing(s))) for s in known}
+
+
+def find(known: Sequence[Label], name: str) -> Label:
+    """The one row of that name: its text, or enough of its words, as in fedclass, fedclass:paper, fedclass:beta=8."""
+    wanted = set(name.split(":"))
+    found = [label for label in known if name == str(label) or wanted <= label.words]
+    if len(found) > 1:
+        found = [label for label in found if wanted == label.words] or found
+    if len(found) == 1:
+        return found[0]
+    what = "names several rows" if found else "there is no such row"
+    raise ConfigError(f"--against {name}: {what}; name one of: {'; '.join(map(str, found or known))}")
+
+
+def rows(results: Sequence[Result]) -> list[Row]:
+    """Of runs on one stream, in the order in which settings first appear."""
+    groups: dict[Setting, dict[int, Result]] = {}
+    for result in results:
+        members = groups.setdefault(Setting.read(result), {})
+        seed = result.summary["seed"]
+        if seed in members:
+            raise RunError(f"{members[seed].path} and {result.path}: the same setting and seed; name one of the two")
+        members[seed] = result
+    named = labels(groups)
+    return [Row(named[s], tuple(members[seed] for seed in sorted(members))) for s, members in groups.items()]
+
+
+def check_seeds(found: Sequence[Row]) -> None:
+    """Differences are taken seed by seed, so that every row needs the same ones."""
+    every = sorted({seed for row in found for seed in row.seeds})
+    lacking = [
+        f"{row.label} lacks {', '.join(map(str, missing))}"
+        for row in found
+        if (missing := [seed for seed in every if seed not in row.seeds])
+    ]
+    if lacking:
+        raise RunError(f"seeds differ: {'; '.join(lacking)}; run what is missing, or name runs with the same seeds")

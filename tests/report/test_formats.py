@@ -1,0 +1,106 @@
+"""Markdown, LaTeX and CSV say what the table says, in their own characters."""
+
+import csv
+import io
+
+from fedclass.report.formats import latex, markdown, runs_csv
+from fedclass.report.tables import Table
+
+TABLE = Table(
+    title="synnum {5,5}, 100 %",
+    columns=("method (variant)", "global"),
+    rows=(("my_mod:A|B (standard)", "-2.0 ± 0.7"), ("fedclass (paper) x=1e-05", "[-1.0, +2.0]")),
+    notes=("A note.", "Another."),
+)
+
+
+def test_markdown():
+    assert markdown(TABLE) == (
+        "### synnum {5,5}, 100 %\n"
+        "\n"
+        "| method (variant) | global |\n"
+        "| --- | ---: |\n"
+        "| my_mod:A\\|B (standard) | -2.0 ± 0.7 |\n"
+        "| fedclass (paper) x=1e-05 | [-1.0, +2.0] |\n"
+        "\n"
+        "A note.\n"
+        "\n"
+        "Another.\n"
+    )
+
+
+def test_latex_is_escaped_and_has_real_minus_signs():
+    assert latex(TABLE).splitlines() == [
+        r"\begin{table}",
+        r"\centering",
+        r"\caption{synnum \{5,5\}, 100 \%}",
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"method (variant) & global \\",
+        r"\midrule",
+        r"my\_mod:A|B (standard) & $-$2.0 $\pm$ 0.7 \\",
+        r"fedclass (paper) x=1e-05 & [$-$1.0, +2.0] \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\par\smallskip\footnotesize",
+        "A note.",
+        "Another.",
+        r"\end{table}",
+    ]
+
+
+def test_no_character_of_a_name_is_left_to_latex():
+    table = Table("t", (r"a\b~c^d<e>f&g#h$i",), (), ())
+    assert r"a\textbackslash{}b\textasciitilde{}c\textasciicircum{}d\textless{}e\textgreater{}f\&g\#h\$i \\" in latex(
+        table
+    )
+
+
+def read(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_csv_has_a_line_per_run_with_full_figures_and_paired_differences(result):
+    third = 100 / 3
+    runs = [
+        result("fedavg", 0, overall=third, last=(third, 2.0)),
+        result("fedavg", 1, overall=50.0),
+        result("fedclass", 0, overall=60.1, config={"method": {"beta": 3.0}}),
+        result("fedclass", 1, overall=40.0, forgetting=None, config={"method": {"beta": 3.0}}),
+        result("fedclass", 0, overall=70.0, config={"method": {"beta": 8.0}}),
+        result("fedclass", 1, overall=90.0, config={"method": {"beta": 8.0}}),
+    ]
+    lines = read(runs_csv(runs, against="fedclass:beta=3"))
+    assert [line["label"] for line in lines] == [
+        label for label in ("fedavg (paper)", "fedclass (paper) beta=3", "fedclass (paper) beta=8") for _ in range(2)
+    ]
+    assert [line["seed"] for line in lines] == ["0", "1"] * 3
+    assert [line["method.beta"] for line in lines] == ["", "", "3", "3", "8", "8"]
+    assert "train.rounds" not in lines[0], "the same in all runs"
+    assert float(lines[0]["accuracy_last"]) == third
+    assert float(lines[0]["accuracy_task_1"]) == third
+    assert {line["reference"] for line in lines} == {"fedclass (paper) beta=3"}
+    assert [float(line["difference_accuracy_last"]) for line in lines] == [
+        third - 60.1,
+        10.0,
+        0.0,
+        0.0,
+        70.0 - 60.1,
+        50,
+    ]
+    assert [line["difference_forgetting_fedclass"] for line in lines] == ["0.0", "", "0.0", "", "0.0", ""]
+    assert [line["run"] for line in lines] == [str(run.path) for run in runs]
+    assert lines[0]["tasks"] == "5,5"
+
+
+def test_csv_of_several_streams_has_one_head_and_empty_cells(result):
+    runs = [result(last=(1.0, 2.0)), result(last=(3.0, 4.0, 5.0))]
+    lines = read(runs_csv(runs))
+    assert [(line["tasks"], line["accuracy_task_3"]) for line in lines] == [("5,5", ""), ("5,5,5", "5.0")]
+    assert "reference" not in lines[0], "no stream has two rows"
+
+
+def test_csv_without_differences_takes_runs_with_other_seeds(result):
+    lines = read(runs_csv([result("fedavg", 0), result("fedwa", 1)], differences=False))
+    assert [line["method"] for line in lines] == ["fedavg", "fedwa"]
+    assert not any(column.startswith("difference") for column in lines[0])
