@@ -5,7 +5,7 @@ BIN := .venv/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check clean
+.PHONY: help demo test check bench clean
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -29,6 +29,9 @@ check: .venv/ready ## format, lint, types, import layers (seconds)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: .venv/ready ## speed as ratios, a few minutes; nothing else should run meanwhile
+	$(BIN)/python bench/speed.py
 
 clean: ## remove the virtual environment and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

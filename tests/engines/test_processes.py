@@ -140,7 +140,7 @@ def test_a_job_that_kills_every_worker_ends_the_run_with_a_reason(
     tiny: Tiny, user_module: Callable[[str, str], str], tmp_path: Path
 ) -> None:
     user_module("dying", DYING)
-    with pytest.raises(ClientError, match=r"client 0, task 1, round 1: its worker died 3 times \(exit code -9\)"):
+    with pytest.raises(ClientError, match=r"client 0, task 1, round 1: its worker died 3 times \(signal 9; if memory"):
         run_one(tiny(method="dying:Dying"), tmp_path / "run", engine="processes", workers=1)
 
 

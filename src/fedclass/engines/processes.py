@@ -2,11 +2,13 @@
 
 import bisect
 import contextlib
+import ctypes
 import itertools
 import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
@@ -26,6 +28,7 @@ from fedclass.wire import Job, Update, Weights
 
 AHEAD = 64  # jobs given out before the oldest of them is done; that many updates wait in memory at most
 TRIES = 3  # for a job whose worker dies
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
 class ClientBuilder(Protocol):
@@ -109,10 +112,7 @@ class Processes:
                     self._replace(number)
                     tries[position] += 1
                     if tries[position] == TRIES:
-                        raise ClientError(
-                            f"{job.where}: its worker died {TRIES} times (exit code {worker.process.exitcode}); "
-                            "if memory is short, use fewer --workers"
-                        )
+                        raise ClientError(f"{job.where}: its worker died {TRIES} times ({_why(worker.process)})")
                     bisect.insort(waiting, position)
                 elif isinstance(answer, FedclassError):
                     raise answer
@@ -177,6 +177,13 @@ def _received(worker: _Worker) -> _Answer | None:
     return answer
 
 
+def _why(process: BaseProcess) -> str:
+    code = process.exitcode or 0
+    if code < 0:
+        return f"signal {-code}; if memory is short, use fewer --workers"
+    return f'exit code {code}, for what it printed; a script that starts runs needs `if __name__ == "__main__":`'
+
+
 # In the worker.
 
 
@@ -196,6 +203,7 @@ class _OneClient:
 def _work(connection: "Connection[bytes, bytes]", builder: Shared[ClientBuilder]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
     end_with_parent()
+    keep_freed_memory()
     torch.set_num_threads(1)
     store = _OneClient()
     client = builder.open().client(store)
@@ -228,3 +236,14 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, args=(parent,), daemon=True).start()
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep for the next batch what one batch leaves.
+
+    Otherwise it returns every large tensor to the system, and each new one costs a page fault for every 4 kB.
+    """
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if libc is not None and hasattr(libc, "mallopt"):  # other C libraries have no such thing
+        libc.mallopt(M_MMAP_THRESHOLD, 2**30)
+        libc.mallopt(M_TRIM_THRESHOLD, 2**30)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedclass.engines.inprocess import InProcess
-from fedclass.engines.processes import Processes, end_with_parent
+from fedclass.engines.processes import Processes, end_with_parent, keep_freed_memory
 from fedclass.engines.shared import Shared
 from fedclass.errors import FedclassError, RunError
 from fedclass.experiment.config import Experiment
@@ -165,6 +165,7 @@ def _prepared(experiments: Sequence[Planned], reuse: bool) -> list[str]:
 def _work(number: int, planned: Planned, how: dict[str, Any], told: "Queue[Told]") -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its children
     end_with_parent()
+    keep_freed_memory()
     try:
         run_one(*planned, lambda event: told.put((number, event)), **how)
     except FedclassError as error:
