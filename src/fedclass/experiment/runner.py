@@ -21,6 +21,7 @@ from fedclass.data.memory import planned
 from fedclass.engines.base import Engine
 from fedclass.errors import RoundError
 from fedclass.experiment.setup import Setup
+from fedclass.experiment.trained import EXTRAS, describe
 from fedclass.federation.client import chosen_device
 from fedclass.federation.evaluate import confusion
 from fedclass.federation.server import sample, usable
@@ -279,8 +280,9 @@ class Run:
         }
 
     def _write_model(self, last: GlobalModel) -> None:
-        tensors = dict(last.weights) | {f"extras.{name}": tensor for name, tensor in last.extras.items()}
-        write_atomically(self.directory.model, save({name: t.contiguous() for name, t in tensors.items()}))
+        tensors = dict(last.weights) | {f"{EXTRAS}{name}": tensor for name, tensor in last.extras.items()}
+        contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        write_atomically(self.directory.model, save(contiguous, metadata=describe(self.setup, tensors)))
         write_atomically(self.directory.classes, json.dumps(list(self.stream.classes)) + "\n")
 
 
