@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import fedclass
-from fedclass.cli import inspect, plan, run
+from fedclass.cli import inspect, model, plan, run
 from fedclass.cli.data import app as data
 from fedclass.errors import FedclassError
 
@@ -31,6 +31,9 @@ app.command("run")(run.run)
 app.command("compare")(run.compare)
 app.command("plan")(plan.plan)
 app.command("methods")(inspect.methods)
+app.command("predict")(model.predict)
+app.command("evaluate")(model.evaluate)
+app.command("export")(model.export)
 app.command("list")(inspect.list_)
 app.command("doctor")(inspect.doctor)
 app.add_typer(data, name="data")
