@@ -35,7 +35,7 @@ from fedclass.federation.evaluate import BATCH, scores
 from fedclass.methods.base import FedAvg, parameters
 from fedclass.models.build import build_model
 from fedclass.models.incremental import IncrementalModel
-from fedclass.models.weights import copy_of, flaw
+from fedclass.models.weights import flaw
 from fedclass.runs.layout import RunDirectory
 from fedclass.wire import Weights, sha256
 
@@ -261,7 +261,7 @@ def load_model(run: Path | str) -> TrainedModel:
     )
     model.grow_to(len(classes), seed=recipe.seed)
     weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(EXTRAS)}
-    problem = flaw(weights, copy_of(model))
+    problem = flaw(weights, model.state_dict())
     if problem:
         raise RunError(f"{where}: does not fit {description.model.name} with {len(classes)} classes: {problem}")
     model.load(weights)
