@@ -38,7 +38,7 @@ def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny(tmp_path_factory.mktemp("data") / "tiny.npz")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny_settings(tiny_file: Path) -> list[str]:
     """Four classes in two tasks, over three clients: a run of about a second."""
     return [
@@ -57,7 +57,7 @@ def tiny_settings(tiny_file: Path) -> list[str]:
     ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny(tiny_settings: list[str]) -> Callable[..., Experiment]:
     """tiny("method.beta=0", method="fedclass", seed=1): an experiment on the tiny data set."""
 

@@ -4,6 +4,9 @@
 
     experiment = fedclass.load("cifar10_2task", ["train.rounds=2"], method="fedavg", seed=1)
     summary = fedclass.run(experiment, "runs/mine")
+    rows = fedclass.results("runs")
+    model = fedclass.load_model("runs/mine")
+    print(model.predict(["cat.jpg"])[0].label)
 
 Names are imported when they are first used, so that reading results does not wait for torch.
 """
@@ -17,20 +20,41 @@ if TYPE_CHECKING:
     from fedclass.errors import FedclassError
     from fedclass.experiment.compare import run_one as run
     from fedclass.experiment.config import Experiment, load
+    from fedclass.experiment.trained import Evaluation, Prediction, TrainedModel, load_model
     from fedclass.methods import METHODS, Batch, ClientContext, FedAvg
+    from fedclass.runs.records import results
 
 _HOMES = {
     "METHODS": "fedclass.methods",
     "Batch": "fedclass.methods",
     "ClientContext": "fedclass.methods",
+    "Evaluation": "fedclass.experiment.trained",
     "Experiment": "fedclass.experiment.config",
     "FedAvg": "fedclass.methods",
     "FedclassError": "fedclass.errors",
+    "Prediction": "fedclass.experiment.trained",
+    "TrainedModel": "fedclass.experiment.trained",
     "load": "fedclass.experiment.config",
+    "load_model": "fedclass.experiment.trained",
+    "results": "fedclass.runs.records",
     "run": "fedclass.experiment.compare",
 }
 
-__all__ = ["METHODS", "Batch", "ClientContext", "Experiment", "FedAvg", "FedclassError", "load", "run"]
+__all__ = [
+    "METHODS",
+    "Batch",
+    "ClientContext",
+    "Evaluation",
+    "Experiment",
+    "FedAvg",
+    "FedclassError",
+    "Prediction",
+    "TrainedModel",
+    "load",
+    "load_model",
+    "results",
+    "run",
+]
 
 
 def __getattr__(name: str) -> object:

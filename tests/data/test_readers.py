@@ -298,7 +298,7 @@ def test_missing_files_are_named_with_the_way_to_get_them(tmp_path):
         load("cifar10", path=tmp_path)
     assert str(caught.value) == (
         f"{tmp_path}: lacks data_batch_3.bin; to download it: fedclass data fetch cifar10; "
-        "if you have it elsewhere: --set data.path=FOLDER"
+        "if you have it elsewhere: --set data.path=FOLDER (or --path FOLDER)"
     )
 
 

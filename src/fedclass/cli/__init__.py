@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import fedclass
-from fedclass.cli import compare, inspect, plan, reproduce, run
+from fedclass.cli import compare, inspect, model, plan, reproduce, run
 from fedclass.cli.cache import app as cache
 from fedclass.cli.data import app as data
 from fedclass.errors import FedclassError
@@ -35,6 +35,9 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("table")(compare.table)
 app.command("plan")(plan.plan)
 app.command("methods")(inspect.methods)
+app.command("predict")(model.predict)
+app.command("evaluate")(model.evaluate)
+app.command("export")(model.export)
 app.command("list")(inspect.list_)
 app.command("doctor")(inspect.doctor)
 app.add_typer(data, name="data")

@@ -340,14 +340,17 @@ def _read_published(source: Source, where: Path) -> tuple[tuple[str, ...], Split
 
 def _read_own(name: str, path: Path | None) -> tuple[tuple[str, ...], Split, Split]:
     if path is None:
-        raise DataError(f"data.path: {name!r} is your own data, say where it is: --set data.path=...")
+        raise DataError(f"data.path: {name!r} is your own data, say where it is: --set data.path=... (or --path)")
     path = path.expanduser()
     return folder.read_folder(path) if name == "folder" else readers.read_npz(path)
 
 
 def advice(source: Source) -> str:
     if source.downloads:
-        return f"to download it: fedclass data fetch {source.name}; if you have it elsewhere: --set data.path=FOLDER"
+        return (
+            f"to download it: fedclass data fetch {source.name}; "
+            "if you have it elsewhere: --set data.path=FOLDER (or --path FOLDER)"
+        )
     return "add one, or remove the class"
 
 

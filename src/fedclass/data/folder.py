@@ -5,13 +5,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
 
 from fedclass.data.images import Split
+from fedclass.data.pictures import DEEP_MODES, eight_bits, read_picture
 from fedclass.errors import DataError
-
-GRAY_MODES = frozenset({"1", "L", "LA"})
-DEEP_MODES = ("I", "F")  # 16 or 32 bits per pixel; Pillow would clip them to 255, not scale them
 
 
 def read_folder(root: Path) -> tuple[tuple[str, ...], Split, Split]:
@@ -54,14 +51,10 @@ def _image_files(parent: Path) -> dict[str, list[Path]]:
 
 def _read(file: Path) -> NDArray[np.uint8]:
     """(H, W) if the file is gray, else (H, W, 3)."""
-    try:
-        with Image.open(file) as opened:
-            if opened.mode.startswith(DEEP_MODES):
-                raise DataError(f"{file}: has more than 8 bits per channel ({opened.mode}); save it with 8 bits")
-            upright = ImageOps.exif_transpose(opened)  # telephones store the rotation beside the pixels
-            return np.asarray(upright.convert("L" if opened.mode in GRAY_MODES else "RGB"))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{file}: cannot be read as an image ({error}); remove or replace it") from error
+    picture = read_picture(file)
+    if picture.mode.startswith(DEEP_MODES):
+        raise DataError(f"{file}: has more than 8 bits per channel ({picture.mode}); save it with 8 bits")
+    return np.asarray(eight_bits(picture, file))
 
 
 def _stack(pictures: Sequence[NDArray[np.uint8]], files: Sequence[Path]) -> NDArray[np.uint8]:

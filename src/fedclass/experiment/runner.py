@@ -24,6 +24,7 @@ from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.resume import changes, circumstances, last_whole
 from fedclass.experiment.reuse import TaskStore
 from fedclass.experiment.setup import Setup
+from fedclass.experiment.trained import EXTRAS, describe
 from fedclass.federation.client import chosen_device
 from fedclass.federation.evaluate import confusion
 from fedclass.federation.server import sample, usable
@@ -373,8 +374,9 @@ class Run:
         }
 
     def _write_model(self, last: GlobalModel) -> None:
-        tensors = dict(last.weights) | {f"extras.{name}": tensor for name, tensor in last.extras.items()}
-        write_atomically(self.directory.model, save({name: plain(t) for name, t in tensors.items()}))
+        named = dict(last.weights) | {f"{EXTRAS}{name}": tensor for name, tensor in last.extras.items()}
+        tensors = {name: plain(tensor) for name, tensor in named.items()}
+        write_atomically(self.directory.model, save(tensors, metadata=describe(self.setup, tensors)))
         write_atomically(self.directory.classes, json.dumps(list(self.stream.classes)) + "\n")
 
 

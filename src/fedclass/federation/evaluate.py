@@ -15,6 +15,18 @@ from fedclass.models.incremental import IncrementalModel
 BATCH = 256
 
 
+def scores(
+    model: IncrementalModel,
+    method: FedAvg,
+    extras: Mapping[str, Tensor],
+    images: Tensor,
+    normalisation: tuple[Sequence[float], Sequence[float]],
+) -> Tensor:
+    """(B, H, W, C) uint8 images to (B, classes) scores, the highest wins."""
+    device = next(model.parameters()).device
+    return method.predict(model, as_input(normalise(images, *normalisation)).to(device), extras)
+
+
 @torch.no_grad()
 def confusion(
     model: IncrementalModel,
@@ -27,12 +39,11 @@ def confusion(
 
     All classes that the model has met are tested, and all of them compete.
     """
-    device = next(model.parameters()).device
     index = np.flatnonzero((stream.test_targets >= 0) & (stream.test_targets < model.classes))
     model.eval()
     predicted = []
     for part in torch.from_numpy(index).split(BATCH):
-        images = normalise(torch.from_numpy(stream.data.test.images)[part], *normalisation)
-        predicted.append(method.predict(model, as_input(images).to(device), extras).argmax(dim=1).cpu())
+        images = torch.from_numpy(stream.data.test.images)[part]
+        predicted.append(scores(model, method, extras, images, normalisation).argmax(dim=1).cpu())
     cells = stream.test_targets[index] * model.classes + torch.cat(predicted).numpy()
     return np.bincount(cells, minlength=model.classes**2).reshape(model.classes, model.classes)

@@ -124,6 +124,12 @@ class TaskFinished:
     seconds: float
     phases: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def accuracy(self) -> float:
+        """Percent of all test images of classes met so far."""
+        right = sum(row[i] for i, row in enumerate(self.confusion))
+        return 100 * right / sum(map(sum, self.confusion))
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunFinished:

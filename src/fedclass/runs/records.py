@@ -1,0 +1,116 @@
+"""Runs as rows of a table, for pandas or whatever reads a list of dicts."""
+
+import os
+import tomllib
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from fedclass.errors import RunError
+from fedclass.runs.events import RoundFinished, TaskFinished, read_events
+from fedclass.runs.layout import RunDirectory
+from fedclass.runs.results import Listed, list_runs
+
+Record = dict[str, str | int | float | bool | None]
+Place = str | os.PathLike[str]
+
+LISTS = ("accuracy_matrix", "forgetting_per_task")  # of the summary, which get a column per task
+
+
+def results(places: Place | Iterable[Place] = "runs", *, per: Literal["run", "round"] = "run") -> list[Record]:
+    """Flat records with plain values: `pandas.DataFrame(fedclass.results("runs"))`.
+
+    places: a run directory, a folder with runs below it, or several of them.
+
+    per="run": a record for each finished run, oldest first. It has what summary.json says (`accuracy_last`, ...), the
+    accuracy on each task after the last one (`accuracy_task_1`, ...), how much was forgotten after each further task
+    (`forgetting_after_task_2`, ...), and every key of the recipe (`method.beta`, `train.rounds`, ...).
+
+    per="round": a record for each round after which the global model was tested, of unfinished runs too. Tasks and
+    rounds count from 1; accuracies are in percent, over all classes met so far.
+
+    A run that cannot be read is left out, with a warning.
+    """
+    runs = [run for place in ([places] if isinstance(places, str | os.PathLike) else places) for run in _runs(place)]
+    if per == "round":
+        return [record for run in runs for record in _rounds(run)]
+    return [_run(run.path, run.summary) for run in runs if run.summary is not None]
+
+
+def _runs(place: Place) -> list[Listed]:
+    folder = Path(place).expanduser()
+    if not folder.is_dir():
+        raise RunError(f"{folder}: no such folder")
+    found, damaged = list_runs(folder)
+    for error in damaged:
+        warnings.warn(str(error), stacklevel=3)
+    if not found:
+        raise RunError(f"{folder}: there are no runs in it")
+    return found
+
+
+def _run(path: Path, summary: Mapping[str, Any]) -> Record:
+    record: Record = {"run": str(path)}
+    record |= _flat({key: value for key, value in summary.items() if key not in LISTS})
+    for task, accuracy in enumerate(summary["accuracy_matrix"][-1], start=1):
+        record[f"accuracy_task_{task}"] = accuracy
+    for task, forgotten in enumerate(summary.get("forgetting_per_task", []), start=2):
+        record[f"forgetting_after_task_{task}"] = forgotten
+    return record | _flat(_recipe(RunDirectory(path).config))
+
+
+def _recipe(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise RunError(f"{path}: is damaged ({error})") from error
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Record:
+    """Tables within tables become dotted keys, lists become text: "5,5"."""
+    record: Record = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            record |= _flat(value, f"{prefix}{key}.")
+        else:
+            record[prefix + key] = ",".join(map(str, value)) if isinstance(value, list) else value
+    return record
+
+
+def _rounds(run: Listed) -> Iterator[Record]:
+    start = run.started
+    finished: dict[tuple[int, int], RoundFinished] = {}  # by task and round: a resumed run may tell of one twice
+    tested: dict[int, TaskFinished] = {}
+    for event in read_events(RunDirectory(run.path).events):
+        if isinstance(event, RoundFinished):
+            finished[event.task, event.round] = event
+        elif isinstance(event, TaskFinished):
+            tested[event.task] = event
+    for (task, round), event in sorted(finished.items()):
+        if round == start.rounds - 1 and task in tested:
+            end = tested[task]  # where the last round of a task is tested
+            accuracy, classes = end.accuracy, len(end.confusion)
+        elif event.accuracy is not None and event.tested is not None:
+            accuracy, classes = event.accuracy, len(event.tested)
+        else:
+            continue
+        yield {
+            "run": str(run.path),
+            "method": start.method,
+            "variant": start.variant,
+            "dataset": start.dataset,
+            "seed": start.seed,
+            "task": task + 1,
+            "round": round + 1,
+            "round_in_run": task * start.rounds + round + 1,
+            "classes": classes,
+            "accuracy": accuracy,
+            "loss": event.loss,
+            "clients": len(event.clients),
+            "bytes_up": event.bytes_up,
+            "bytes_down": event.bytes_down,
+            "seconds": event.seconds,
+        }
