@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import fedclass
-from fedclass.cli import inspect, plan, run
+from fedclass.cli import inspect, plan, run, watch
 from fedclass.cli.data import app as data
 from fedclass.errors import FedclassError
 
@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("compare")(run.compare)
+app.command("watch")(watch.watch)
 app.command("plan")(plan.plan)
 app.command("methods")(inspect.methods)
 app.command("list")(inspect.list_)
