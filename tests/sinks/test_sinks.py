@@ -1,6 +1,7 @@
 """Sinks, with the real libraries: what is written is read back with their own readers."""
 
 import io
+import json
 import struct
 import subprocess
 import sys
@@ -49,7 +50,7 @@ def tensorboard_reads(root: Path) -> tuple[Series, str]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = EventAccumulator(str(root / "tensorboard"), size_guidance={"scalars": 0}).Reload()
-    (recipe,) = found.Tensors("recipe/text_summary" if "recipe/text_summary" in found.Tags()["tensors"] else "recipe")
+    (recipe,) = found.Tensors("recipe")
     series = {tag: [(point.step, point.value) for point in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
     return series, recipe.tensor_proto.string_val[0].decode()
 
@@ -84,8 +85,6 @@ def wandb_records(path: Path) -> Iterator[bytes]:
 
 
 def wandb_reads(root: Path) -> tuple[Series, str]:
-    import json
-
     from wandb.proto.wandb_internal_pb2 import Record
 
     (path,) = root.glob("wandb/offline-run-*/run-*.wandb")
@@ -276,6 +275,15 @@ def test_several_runs_at_a_time_do_not_mix(tmp_path: Path) -> None:
             assert read(root)[0]["loss"] == [(step, pytest.approx(1 / (1 + step) + number)) for step in range(4)]
 
 
+def test_half_a_database_of_mlflow_is_made_anew(tmp_path: Path) -> None:
+    """A run that was stopped within its first seconds."""
+    (tmp_path / "mlflow").mkdir()
+    (tmp_path / "mlflow" / "mlflow.db.part").write_bytes(b"half a table")
+    play(EVENTS, tmp_path, ["mlflow"])
+    assert len(mlflow_reads(tmp_path)[0]["loss"]) == 4
+    assert [path.name for path in (tmp_path / "mlflow").iterdir()] == ["mlflow.db"]
+
+
 def test_mlflow_goes_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = f"sqlite:///{tmp_path}/central.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
@@ -345,8 +353,8 @@ def test_a_server_that_is_not_there_does_not_stop_a_run(
     assert "mlflow failed and is left out" in warnings[0]
 
 
-def test_a_full_disk_does_not_stop_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "tensorboard").touch()  # where its folder should be: as impossible to write to as a full disk
+def test_a_folder_that_cannot_be_made_does_not_stop_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tensorboard").touch()  # where the folder should be
     play(EVENTS, tmp_path, ["tensorboard"])
     (line,) = capsys.readouterr().err.splitlines()
     assert "tensorboard failed and is left out (FileExistsError" in line

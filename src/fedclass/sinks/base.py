@@ -72,8 +72,8 @@ class Feed:
         match event:
             case RunStarted():
                 self.close()
-                self.started, self.finished = event, False
                 self.sink.begin(self._start(event))
+                self.started, self.finished = event, False
             case RunResumed():
                 self._catch_up(event)
             case RoundFinished() | TaskFinished():

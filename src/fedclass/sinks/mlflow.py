@@ -35,9 +35,7 @@ class MLflow:
 
     def begin(self, start: Start) -> None:
         server = os.environ.get("MLFLOW_TRACKING_URI")
-        if not server:
-            self.folder.mkdir(exist_ok=True)
-        self._client = self._client_of(server or f"sqlite:///{self.folder.as_posix()}/mlflow.db")
+        self._client = self._client_of(server or self._own_database())
         experiment = self._experiment(None if server else (self.folder / "artifacts").as_uri())
         found = self._client.search_runs([experiment], f"tags.fedclass_run = '{start.identity}'")
         if found:
@@ -50,6 +48,16 @@ class MLflow:
             self._run = self._client.create_run(experiment, run_name=start.name, tags=tags).info.run_id
         parameters = [self._param(key, str(value)[:LONGEST]) for key, value in start.parameters.items()]
         self._client.log_batch(self._run, params=parameters)
+
+    def _own_database(self) -> str:
+        """Its tables take seconds to make; a run that is stopped meanwhile leaves no half of them under this name."""
+        path, part = self.folder / "mlflow.db", self.folder / "mlflow.db.part"
+        if not path.exists():
+            self.folder.mkdir(exist_ok=True)
+            part.unlink(missing_ok=True)
+            self._client_of(_sqlite(part))
+            part.replace(path)
+        return _sqlite(path)
 
     def _experiment(self, artifacts: str | None) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "fedclass")
@@ -69,3 +77,7 @@ class MLflow:
 
     def close(self, *, finished: bool) -> None:
         self._client.set_terminated(self._run, "FINISHED" if finished else "KILLED")
+
+
+def _sqlite(path: Path) -> str:
+    return f"sqlite:///{path.as_posix()}"
