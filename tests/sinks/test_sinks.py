@@ -84,9 +84,17 @@ def wandb_records(path: Path) -> Iterator[bytes]:
             file.seek(32768 - file.tell() % 32768, io.SEEK_CUR)
 
 
+def wandb_has_written() -> None:
+    """Its background process may still write when a run has finished; it is waited for when Python ends, or here."""
+    import wandb
+
+    wandb.teardown()
+
+
 def wandb_reads(root: Path) -> tuple[Series, str]:
     from wandb.proto.wandb_internal_pb2 import Record
 
+    wandb_has_written()
     (path,) = root.glob("wandb/offline-run-*/run-*.wandb")
     series: Series = {}
     recipe: list[str] = []
@@ -161,6 +169,15 @@ def test_mlflow_says_how_a_run_ended(tmp_path: Path) -> None:
     assert (status(tmp_path / "whole"), status(tmp_path / "part")) == ("FINISHED", "KILLED")
 
 
+def test_wandb_itself_would_upload_the_run(tmp_path: Path) -> None:
+    play(EVENTS, tmp_path, ["wandb"])
+    (folder,) = (tmp_path / "wandb").iterdir()
+    words = [sys.executable, "-m", "wandb", "sync", "--dry-run", str(folder)]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert "Would sync 1 run(s)" in result.stdout + result.stderr
+
+
 # Made-up runs, for what is rare.
 
 STARTED = RunStarted(
@@ -229,6 +246,8 @@ def play(events: Sequence[Event], root: Path, names: Sequence[str]) -> None:
         for event in events:
             log.write(event)
             tell(0, event)
+    if "wandb" in names:
+        wandb_has_written()
 
 
 @pytest.mark.parametrize("name", SINKS)

@@ -80,8 +80,9 @@ class Feed:
                 self.sink.log(*figures(event, self._of()))
             case RunFinished():
                 started = self._of()
-                self.finished = True
                 self.sink.finish(started.rounds * len(started.tasks) - 1, event.summary)
+                self.finished = True
+                self.close()
 
     def _catch_up(self, resumed: RunResumed) -> None:
         """All that the log holds before the run went on. More may be there already, and will be told of."""

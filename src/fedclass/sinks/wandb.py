@@ -23,6 +23,7 @@ class WandB:
         settings = self._wandb.Settings(
             mode="offline",
             silent=True,
+            symlink=False,
             console="off",
             disable_git=True,
             disable_code=True,
