@@ -99,11 +99,12 @@ class Feed:
 
     def _start(self, started: RunStarted) -> Start:
         with self.directory.events.open("rb") as log:
-            first = log.readline()  # has the time to the millisecond, and stays when the run goes on
+            first = log.readline()  # has the time in it, and stays when the run goes on
+        place = str(self.directory.root.resolve()).encode()  # two runs may begin alike, within a millisecond
         recipe = tomllib.loads(self.directory.config.read_text(encoding="utf-8"))
         facts = {"variant": started.variant, "version": started.version}
         name = f"{started.method} {started.dataset} s{started.seed}"
-        return Start(hashlib.sha256(first).hexdigest()[:16], name, flat(recipe) | facts)
+        return Start(hashlib.sha256(place + first).hexdigest()[:16], name, flat(recipe) | facts)
 
 
 def flat(table: Mapping[str, Any]) -> dict[str, Any]:
