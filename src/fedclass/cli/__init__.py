@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import fedclass
-from fedclass.cli import compare, inspect, model, plan, reproduce, run
+from fedclass.cli import compare, inspect, model, plan, reproduce, run, watch
 from fedclass.cli.cache import app as cache
 from fedclass.cli.data import app as data
 from fedclass.errors import FedclassError
@@ -33,6 +33,7 @@ app.command("compare")(compare.compare)
 app.command("sweep")(compare.sweep)
 app.command("reproduce")(reproduce.reproduce)
 app.command("table")(compare.table)
+app.command("watch")(watch.watch)
 app.command("plan")(plan.plan)
 app.command("methods")(inspect.methods)
 app.command("predict")(model.predict)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedclass.cli.run import Overrides, Recipe, Reuse, fresh
+from fedclass.cli.run import Overrides, Recipe, Reuse, Sinks, fresh
 from fedclass.errors import FedclassError, RunError
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def compare(
     out: Folder = None,
     workers: Workers = None,
     reuse: Reuse = True,
+    sinks: Sinks = None,
 ) -> None:
     """Run several methods on the same data, partition and seeds, and put them into one table.
 
@@ -68,7 +69,7 @@ def compare(
     choices, numbers = read_methods(methods), read_seeds(seeds)
     root = out or fresh(f"{Path(recipe or 'default').stem}-compare")
     members = plan(recipe, choices, overrides=overrides or [], seeds=numbers, root=root)
-    _run_and_show(members, root, against=against, workers=workers, reuse=reuse)
+    _run_and_show(members, root, against=against, workers=workers, reuse=reuse, sinks=sinks)
 
 
 def sweep(
@@ -87,6 +88,7 @@ def sweep(
     out: Folder = None,
     workers: Workers = None,
     reuse: Reuse = True,
+    sinks: Sinks = None,
 ) -> None:
     """Run one recipe with several values of its keys, and put them into one table.
 
@@ -97,7 +99,7 @@ def sweep(
     choices, numbers = read_sweep(settings or [], method=method), read_seeds(seeds)
     root = out or fresh(f"{Path(recipe or 'default').stem}-sweep")
     members = plan(recipe, choices, seeds=numbers, root=root)
-    _run_and_show(members, root, against=against, workers=workers, reuse=reuse)
+    _run_and_show(members, root, against=against, workers=workers, reuse=reuse, sinks=sinks)
 
 
 def table(
@@ -154,14 +156,23 @@ def _natural(path: Path) -> list[tuple[float, str]]:
     return [(float(number) if number else -1.0, word) for number, word in numbers_and_words]
 
 
-def carry_out(members: "Sequence[Member]", *, workers: int | None, reuse: bool) -> dict[int, FedclassError]:
+def carry_out(
+    members: "Sequence[Member]", *, workers: int | None, reuse: bool, sinks: Sequence[str] | None
+) -> dict[int, FedclassError]:
     """Run what is missing, shown live. Returns failures by the member's number."""
     from fedclass.cli.display import display
     from fedclass.experiment.compare import run_all
+    from fedclass.runs.events import Event
+    from fedclass.sinks import open_sinks
 
-    with display(_names(members)) as shown:
-        plan = [(member.experiment, member.path) for member in members]
-        return run_all(plan, workers=workers, listen=shown.tell, reuse=reuse)
+    plan = [(member.experiment, member.path) for member in members]
+    with open_sinks(sinks or [], [path for _, path in plan]) as record, display(_names(members)) as shown:
+
+        def listen(number: int, event: Event) -> None:
+            shown.tell(number, event)
+            record(number, event)
+
+        return run_all(plan, workers=workers, listen=listen, reuse=reuse)
 
 
 def end(members: "Sequence[Member]", failures: Mapping[int, FedclassError]) -> None:
@@ -198,7 +209,13 @@ def _check_reference(members: "Sequence[Member]", against: str) -> None:
 
 
 def _run_and_show(
-    members: "Sequence[Member]", root: Path, *, against: str | None, workers: int | None, reuse: bool
+    members: "Sequence[Member]",
+    root: Path,
+    *,
+    against: str | None,
+    workers: int | None,
+    reuse: bool,
+    sinks: Sequence[str] | None,
 ) -> None:
     from fedclass.cli.display import console, print_table
     from fedclass.report.formats import latex, markdown, runs_csv
@@ -208,7 +225,7 @@ def _run_and_show(
 
     if against is not None:
         _check_reference(members, against)
-    failures = carry_out(members, workers=workers, reuse=reuse)
+    failures = carry_out(members, workers=workers, reuse=reuse, sinks=sinks)
     finished = [Result.read(member.path) for number, member in enumerate(members) if number not in failures]
     if finished:
         tables = comparison(finished, against=against, differences=not failures)

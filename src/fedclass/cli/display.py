@@ -2,14 +2,15 @@
 
 import os
 import sys
-import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
 from types import TracebackType
 from typing import Protocol, Self
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
 from fedclass.report.tables import Table
@@ -17,8 +18,10 @@ from fedclass.runs.events import (
     Event,
     RoundFinished,
     RunFinished,
+    RunResumed,
     RunStarted,
     TaskFinished,
+    TaskReused,
     TaskStarted,
     UpdateReceived,
     UpdateRejected,
@@ -31,7 +34,7 @@ console = Console(markup=False, width=None if sys.stdout.isatty() or "COLUMNS" i
 
 
 class Display(Protocol):
-    """Hears every event of every run, with the run's number."""
+    """Hears every event of every run, with the run's number. RunStarted comes first, also of a run that goes on."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -43,6 +46,30 @@ class Display(Protocol):
 def display(names: Sequence[str]) -> Display:
     """Live bars on a terminal, plain lines elsewhere."""
     return Live(names) if console.is_terminal else Plain(names)
+
+
+@dataclass
+class Pace:
+    """How fast a run is, by its own account of its rounds: the clock says nothing where a log is read later."""
+
+    started: RunStarted
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        return self.started.rounds * len(self.started.tasks)
+
+    def done(self, task: int, round: int) -> int:
+        """Rounds before this one."""
+        return task * self.started.rounds + round
+
+    def left_after(self, event: RoundFinished) -> float:
+        """Takes note of a round. Returns the seconds left, if the rounds to come are like those so far."""
+        self.seconds.append(event.seconds)
+        return sum(self.seconds) / len(self.seconds) * (self.total - self.done(event.task, event.round) - 1)
+
+    def where(self, task: int, round: int) -> str:
+        return f"task {task + 1}/{len(self.started.tasks)}, round {round + 1}/{self.started.rounds}"
 
 
 class Live:
@@ -57,16 +84,17 @@ class Live:
             TextColumn("{task.fields[loss]}"),
             TextColumn("{task.fields[accuracy]}"),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=console,
         )
         width = max(map(len, names))
         self.rows = [
-            self.progress.add_task(name.ljust(width), total=None, start=False, where="waiting", loss="", accuracy="")
+            self.progress.add_task(
+                name.ljust(width), total=None, start=False, where="waiting", loss="", accuracy="", left=""
+            )
             for name in names
         ]
-        self.started: dict[int, RunStarted] = {}
+        self.paces: dict[int, Pace] = {}
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -81,34 +109,50 @@ class Live:
         row = self.rows[number]
         match event:
             case RunStarted():
-                self.started[number] = event
+                self.paces[number] = pace = Pace(event)
                 self.progress.start_task(row)
-                self.progress.update(row, total=event.rounds * len(event.tasks), where="starting")
+                self.progress.update(row, total=pace.total, completed=0, where="starting")
                 if number == 0:
                     self.progress.console.print(plan(event), highlight=False)
             case UpdateReceived():
-                start = self.started[number]
-                if event.round == start.rounds:
-                    self.progress.update(row, where=f"task {event.task + 1}/{len(start.tasks)} exemplars")
+                pace = self.paces[number]
+                if event.round == pace.started.rounds:
+                    self.progress.update(row, where=f"task {event.task + 1}/{len(pace.started.tasks)} exemplars")
                     return
-                done = event.task * start.rounds + event.round + event.done / event.of
-                where = (
-                    f"task {event.task + 1}/{len(start.tasks)} round {event.round + 1}/{start.rounds} "
-                    f"client {event.done}/{event.of}"
-                )
+                done = pace.done(event.task, event.round) + event.done / event.of
+                where = f"{pace.where(event.task, event.round)}, client {event.done}/{event.of}"
                 self.progress.update(row, completed=done, where=where)
             case RoundFinished():
-                self.progress.update(row, loss=f"loss {event.loss:.3f}")
+                pace = self.paces[number]
+                left = f"left {timedelta(seconds=round(pace.left_after(event)))}"
+                done, where = pace.done(event.task, event.round) + 1, pace.where(event.task, event.round)
+                self.progress.update(row, completed=done, where=where, loss=f"loss {event.loss:.3f}", left=left)
+                self._grow_older(number)
                 if event.accuracy is not None:
                     self.progress.update(row, accuracy=f"accuracy {event.accuracy:.1f} %")
             case TaskFinished():
                 self.progress.update(row, accuracy=f"accuracy {accuracy_after(event):.1f} %")
             case RunFinished():
-                self.progress.update(row, where="finished")
+                self.progress.update(row, where="finished", left="")
+                self.progress.stop_task(row)
+            case RunResumed():
+                self.progress.update(row, completed=self.paces[number].done(event.task, event.round), where="goes on")
+                self._remark(number, remark(event), style="none")
+            case TaskReused():
+                self._remark(number, remark(event), style="none")
             case Warned() | UpdateRejected():
-                self.progress.console.print(f"{self.names[number]}: {remark(event)}", style="yellow", highlight=False)
+                self._remark(number, remark(event), style="yellow")
             case TaskStarted():
                 pass
+
+    def _remark(self, number: int, text: str, *, style: str) -> None:
+        self.progress.console.print(f"{self.names[number]}: {text}", style=style, highlight=False)
+
+    def _grow_older(self, number: int) -> None:
+        """A run that is watched from half-way on is as old as its rounds are long."""
+        (task,) = (task for task in self.progress.tasks if task.id == self.rows[number])
+        assert task.start_time is not None  # RunStarted came first
+        task.start_time = min(task.start_time, task.get_time() - sum(self.paces[number].seconds))
 
 
 class Plain:
@@ -116,7 +160,7 @@ class Plain:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names
-        self.started: dict[int, tuple[RunStarted, float]] = {}
+        self.paces: dict[int, Pace] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -127,30 +171,51 @@ class Plain:
         sys.stdout.flush()
 
     def tell(self, number: int, event: Event) -> None:
-        line = None
-        match event:
-            case RunStarted():
-                self.started[number] = event, time.monotonic()
-                sizes = ",".join(map(str, event.tasks))
-                line = f"{event.dataset} {{{sizes}}}, seed {event.seed}: {plan(event)}"
-            case RoundFinished():
-                start, began = self.started[number]
-                rounds = start.rounds * len(start.tasks)
-                done = event.task * start.rounds + event.round + 1
-                left = (time.monotonic() - began) / done * (rounds - done)
-                accuracy = "" if event.accuracy is None else f", accuracy {event.accuracy:.1f} %"
-                line = (
-                    f"task {event.task + 1}/{len(start.tasks)}, round {event.round + 1}/{start.rounds}, "
-                    f"{len(event.clients)} clients, loss {event.loss:.3f}{accuracy}, about {left:.0f} s left"
-                )
-            case TaskFinished():
-                line = f"task {event.task + 1} learned: accuracy {accuracy_after(event):.1f} % on all classes so far"
-            case Warned() | UpdateRejected():
-                line = remark(event)
-            case RunFinished() | TaskStarted() | UpdateReceived():
-                pass
+        line = self.line(number, event)
         if line is not None:
             print(f"{self.names[number]}: {line}", flush=True)
+
+    def line(self, number: int, event: Event) -> str | None:
+        match event:
+            case RunStarted():
+                self.paces[number] = Pace(event)
+                sizes = ",".join(map(str, event.tasks))
+                return f"{event.dataset} {{{sizes}}}, seed {event.seed}: {plan(event)}"
+            case RoundFinished():
+                pace = self.paces[number]
+                accuracy = "" if event.accuracy is None else f", accuracy {event.accuracy:.1f} %"
+                return (
+                    f"{pace.where(event.task, event.round)}, {len(event.clients)} clients, "
+                    f"loss {event.loss:.3f}{accuracy}, about {pace.left_after(event):.0f} s left"
+                )
+            case TaskFinished():
+                return f"task {event.task + 1} learned: accuracy {accuracy_after(event):.1f} % on all classes so far"
+            case RunFinished():
+                return "finished"
+            case RunResumed() | TaskReused() | Warned() | UpdateRejected():
+                return remark(event)
+            case TaskStarted() | UpdateReceived():
+                return None
+
+
+class State(Plain):
+    """How far each run is, in one line at the end."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(names)
+        self.last = ["no event yet"] * len(names)
+
+    def tell(self, number: int, event: Event) -> None:
+        line = self.line(number, event)
+        if line is not None and not isinstance(event, Warned | UpdateRejected):
+            self.last[number] = line
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name, line in zip(self.names, self.last, strict=True):
+            print(f"{name}: {line}")
+        super().__exit__(kind, error, trace)
 
 
 def plan(event: RunStarted) -> str:
@@ -169,10 +234,17 @@ def accuracy_after(event: TaskFinished) -> float:
     return 100 * right / sum(map(sum, event.confusion))
 
 
-def remark(event: Warned | UpdateRejected) -> str:
-    if isinstance(event, Warned):
-        return f"warning: {event.message}"
-    return f"task {event.task + 1}, round {event.round + 1}: update of client {event.client} rejected: {event.reason}"
+def remark(event: RunResumed | TaskReused | Warned | UpdateRejected) -> str:
+    match event:
+        case RunResumed():
+            return f"goes on from task {event.task + 1}, round {event.round + 1}"
+        case TaskReused():
+            return f"task {event.task + 1} taken from an earlier run with the same beginning"
+        case Warned():
+            return f"warning: {event.message}"
+        case UpdateRejected():
+            where = f"task {event.task + 1}, round {event.round + 1}"
+            return f"{where}: update of client {event.client} rejected: {event.reason}"
 
 
 def print_table(table: Table) -> None:

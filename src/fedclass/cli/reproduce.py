@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedclass.cli.compare import Seeds, Workers, carry_out, end, setting
-from fedclass.cli.run import Overrides, Reuse
+from fedclass.cli.run import Overrides, Reuse, Sinks
 from fedclass.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def reproduce(
     ] = Path("runs/reproduce"),
     workers: Workers = None,
     reuse: Reuse = True,
+    sinks: Sinks = None,
 ) -> None:
     """Run a setting, a table or an ablation of the FedCLASS paper, and show its figures beside ours.
 
@@ -56,7 +57,7 @@ def reproduce(
     parts = find(name)
     plans = [_plan(part, methods, seeds, overrides or [], out) for part in parts]
     members = [member for planned in plans for member, _, _ in planned]
-    failures = carry_out(members, workers=workers, reuse=reuse)
+    failures = carry_out(members, workers=workers, reuse=reuse, sinks=sinks)
     failed = {members[number].path for number in failures}
     shown = []
     for part, planned in zip(parts, plans, strict=True):

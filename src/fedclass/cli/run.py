@@ -19,6 +19,10 @@ Reuse = Annotated[
     bool,
     typer.Option(help="Take over tasks that an earlier run with the same beginning learned (`fedclass cache`)."),
 ]
+Sinks = Annotated[
+    list[str] | None,
+    typer.Option("--sink", help="Also write figures for tensorboard, mlflow or wandb (offline). Repeatable."),
+]
 
 
 def run(
@@ -40,6 +44,7 @@ def run(
         Path | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped, from its last checkpoint.")
     ] = None,
     reuse: Reuse = True,
+    sinks: Sinks = None,
 ) -> None:
     """Run one experiment: learn a stream of classes over many clients.
 
@@ -52,8 +57,10 @@ def run(
     from fedclass.experiment.compare import run_one, usual_engine
     from fedclass.experiment.config import load
     from fedclass.report.tables import results_table
+    from fedclass.runs.events import Event
     from fedclass.runs.layout import RunDirectory
     from fedclass.runs.results import Result
+    from fedclass.sinks import open_sinks
 
     if engine == "inprocess" and workers is not None:
         raise ConfigError("--workers is for --engine processes; leave one of them out")
@@ -67,11 +74,16 @@ def run(
         recipe = recipe or str(RunDirectory(resume).config)
     experiment = load(recipe, overrides or [], method=method, seed=seed)
     root = resume or out or fresh(f"{experiment.data.name}-{_word(experiment.method_name)}-s{experiment.seed}")
-    with display([experiment.method_name]) as shown:
+    with open_sinks(sinks or [], [root]) as record, display([experiment.method_name]) as shown:
+
+        def listen(event: Event) -> None:
+            shown.tell(0, event)
+            record(0, event)
+
         run_one(
             experiment,
             root,
-            lambda event: shown.tell(0, event),
+            listen,
             engine=engine or usual_engine(experiment),
             workers=workers,
             go_on=resume is not None,

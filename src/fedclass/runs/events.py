@@ -196,11 +196,20 @@ def read_events(path: Path) -> Iterator[Event]:
         raise RunError(f"{path}: is damaged ({error})") from error
     for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
-            kind = KINDS[record["event"]]
-            known = {f.name for f in fields(kind)}
-            yield kind(**{name: value for name, value in record.items() if name in known})
-        except (ValueError, KeyError, TypeError) as error:
+            event = parsed(line, path=path, number=number)
+        except RunError:
             if number == len(lines) and not line.endswith("\n"):
                 return
-            raise RunError(f"{path}, line {number}: not an event of fedclass ({error})") from error
+            raise
+        yield event
+
+
+def parsed(line: str | bytes, *, path: Path, number: int) -> Event:
+    """The event of line `number` of `path`."""
+    try:
+        record = json.loads(line)
+        kind = KINDS[record["event"]]
+        known = {f.name for f in fields(kind)}
+        return kind(**{name: value for name, value in record.items() if name in known})
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path}, line {number}: not an event of fedclass ({error})") from error

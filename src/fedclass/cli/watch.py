@@ -1,0 +1,84 @@
+"""fedclass watch."""
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from fedclass.cli.display import Display
+
+POLL = 0.5  # seconds
+QUIET = 60.0  # seconds without news that are worth a word, where rounds are short
+
+
+def watch(
+    run: Annotated[Path, typer.Argument(help="A run directory, or a folder of them, as `fedclass compare` writes it.")],
+    once: Annotated[bool, typer.Option("--once", help="Print how far it is, and end.")] = False,
+) -> None:
+    """Follow runs that another process carries out; ends when all have finished.
+
+    It starts with what is there already, and only reads: a run does not notice it.
+
+    Example:  fedclass watch runs/mine
+    """
+    from fedclass.cli.display import State, display
+    from fedclass.runs.follow import runs_at
+
+    roots = runs_at(run)
+    names = [root.resolve().name for root in roots]
+    with State(names) if once else display(names) as shown:
+        finished = _follow(roots, shown, once=once)
+    _print_results(finished)
+
+
+def _follow(roots: Sequence[Path], shown: "Display", *, once: bool) -> list[Path]:
+    """Show what the runs write until all have finished, or once; returns those that have."""
+    from fedclass.cli.display import console
+    from fedclass.runs.events import RoundFinished, RunFinished, RunResumed, RunStarted
+    from fedclass.runs.follow import Tail
+    from fedclass.runs.layout import RunDirectory
+
+    tails = [Tail(RunDirectory(root).events) for root in roots]
+    finished: set[int] = set()
+    began, patience, said = time.time(), QUIET, False
+    while True:
+        for number, tail in enumerate(tails):
+            for event in tail.news():
+                shown.tell(number, event)
+                match event:
+                    case RunFinished():
+                        finished.add(number)
+                    case RunStarted() | RunResumed():
+                        finished.discard(number)
+                    case RoundFinished():
+                        patience = max(patience, 2 * event.seconds)  # nothing is written within a round
+        if len(finished) < len(roots):
+            quiet = time.time() - max((at for tail in tails if (at := tail.written()) is not None), default=began)
+            if quiet > patience and not said:
+                message = f"no news for {_duration(quiet)}; the run may have been stopped"
+                console.print(message, style="yellow", highlight=False)
+            said = quiet > patience
+        if once or len(finished) == len(roots):
+            return [roots[number] for number in sorted(finished)]
+        time.sleep(POLL)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 600 else str(timedelta(seconds=round(seconds)))
+
+
+def _print_results(finished: Sequence[Path]) -> None:
+    """A table for all runs on the same data and tasks; a folder may hold others too."""
+    from fedclass.cli.display import print_table
+    from fedclass.report.tables import results_table
+    from fedclass.runs.results import Result
+
+    groups: dict[tuple[str, ...], list[Result]] = {}
+    for result in map(Result.read, finished):
+        groups.setdefault((result.summary["dataset"], *map(str, result.summary["tasks"])), []).append(result)
+    for results in groups.values():
+        print_table(results_table(results))

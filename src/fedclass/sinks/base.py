@@ -1,0 +1,138 @@
+"""From a run's events to the figures that sinks take."""
+
+import hashlib
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedclass.metrics import accuracy_micro, accuracy_row
+from fedclass.runs.events import Event, RoundFinished, RunFinished, RunResumed, RunStarted, TaskFinished, read_events
+from fedclass.runs.layout import RunDirectory
+
+
+@dataclass(frozen=True)
+class Start:
+    """identity: the same for a run that goes on, another for every other run.
+
+    parameters: the resolved recipe, "train.rounds" and so on, with the variant and the version that ran it.
+    """
+
+    identity: str
+    name: str
+    parameters: Mapping[str, Any]
+
+
+class Sink(Protocol):
+    """Made before the run, with its directory. It loads its library then, or raises ImportError; it writes nothing."""
+
+    def begin(self, start: Start) -> None:
+        """What was written of the same run before is replaced, or continued without repetition."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Steps never go back, but may repeat, with other values."""
+
+    def finish(self, step: int, summary: Mapping[str, Any]) -> None: ...
+
+    def close(self, *, finished: bool) -> None:
+        """Called after each `begin` that succeeded."""
+
+
+class Feed:
+    """One run into one sink; whatever goes wrong there is told once, and ends nothing but the sink."""
+
+    def __init__(self, name: str, sink: Sink, root: Path) -> None:
+        self.name, self.sink, self.directory = name, sink, RunDirectory(root)
+        self.started: RunStarted | None = None
+        self.finished = self.failed = False
+
+    def tell(self, event: Event) -> None:
+        if isinstance(event, RunStarted | RunResumed | RoundFinished | TaskFinished | RunFinished):
+            self._attempt(lambda: self._take(event))
+
+    def close(self) -> None:
+        if self.started is not None:
+            self.started = None
+            self._attempt(lambda: self.sink.close(finished=self.finished))
+
+    def _attempt(self, action: Callable[[], None]) -> None:
+        if self.failed:
+            return
+        try:
+            action()
+        except Exception as error:  # of whatever kind the library raises: hours of training matter more
+            self.failed = True
+            reason = (str(error).splitlines() or [""])[0]
+            message = f"{self.name} failed and is left out ({type(error).__name__}: {reason}); the run goes on"
+            print(f"warning: {self.directory.root}: {message}", file=sys.stderr)
+
+    def _take(self, event: RunStarted | RunResumed | RoundFinished | TaskFinished | RunFinished) -> None:
+        match event:
+            case RunStarted():
+                self.close()
+                self.sink.begin(self._start(event))
+                self.started, self.finished = event, False
+            case RunResumed():
+                self._catch_up(event)
+            case RoundFinished() | TaskFinished():
+                self.sink.log(*figures(event, self._of()))
+            case RunFinished():
+                started = self._of()
+                self.sink.finish(started.rounds * len(started.tasks) - 1, event.summary)
+                self.finished = True
+                self.close()
+
+    def _catch_up(self, resumed: RunResumed) -> None:
+        """All that the log holds before the run went on. More may be there already, and will be told of."""
+        events = list(read_events(self.directory.events))
+        last = max(number for number, event in enumerate(events) if event == resumed)
+        for event in events[:last]:
+            if not isinstance(event, RunResumed):
+                self.tell(event)
+
+    def _of(self) -> RunStarted:
+        if self.started is None:
+            raise ValueError("an event came before RunStarted or RunResumed")
+        return self.started
+
+    def _start(self, started: RunStarted) -> Start:
+        with self.directory.events.open("rb") as log:
+            first = log.readline()  # has the time in it, and stays when the run goes on
+        place = str(self.directory.root.resolve()).encode()  # two runs may begin alike, within a millisecond
+        recipe = tomllib.loads(self.directory.config.read_text(encoding="utf-8"))
+        facts = {"variant": started.variant, "version": started.version}
+        name = f"{started.method} {started.dataset} s{started.seed}"
+        return Start(hashlib.sha256(place + first).hexdigest()[:16], name, flat(recipe) | facts)
+
+
+def flat(table: Mapping[str, Any]) -> dict[str, Any]:
+    """{"train": {"rounds": 2}} as {"train.rounds": 2}."""
+    rows: dict[str, Any] = {}
+    for key, value in table.items():
+        rows |= {f"{key}.{name}": v for name, v in flat(value).items()} if isinstance(value, Mapping) else {key: value}
+    return rows
+
+
+def figures(event: RoundFinished | TaskFinished, started: RunStarted) -> tuple[int, dict[str, float]]:
+    """The step, task * rounds + round, and what was measured there; the end of a task belongs to its last round."""
+    first = event.task * started.rounds
+    if isinstance(event, RoundFinished):
+        values = {"loss": event.loss, "seconds": event.seconds}
+        values |= {"bytes/up": event.bytes_up, "bytes/down": event.bytes_down}
+        if event.accuracy is not None:
+            values["accuracy/all"] = event.accuracy
+        return first + event.round, values
+    on_tasks = accuracy_row(event.confusion, started.tasks)
+    values = {f"accuracy/task_{task}": accuracy for task, accuracy in enumerate(on_tasks, start=1)}
+    return first + started.rounds - 1, {"accuracy/all": accuracy_micro(event.confusion), **values}
+
+
+def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
+    """summary/accuracy_last and so on: what of a summary is one number."""
+    return {
+        f"summary/{key}": value
+        for key, value in summary.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }

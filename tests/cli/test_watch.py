@@ -1,0 +1,290 @@
+"""fedclass watch, in a process of its own, beside logs that grow; and what the displays make of events."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedclass.cli.display import Live, Plain
+from fedclass.runs.events import (
+    Event,
+    EventLog,
+    RoundFinished,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    TaskFinished,
+    TaskReused,
+    UpdateReceived,
+    Warned,
+)
+from fedclass.runs.layout import RunDirectory, write_atomically
+
+# Fails if anything imports torch on the way.
+WATCH = [
+    sys.executable,
+    "-c",
+    "import sys; sys.modules['torch'] = None; from fedclass.cli import main; sys.argv[0] = 'fedclass'; main()",
+    "watch",
+]
+
+STARTED = RunStarted(
+    version="0.1.0",
+    method="fedavg",
+    variant="standard",
+    dataset="synnum",
+    dataset_sha256="ab",
+    official=True,
+    tasks=[2, 2],
+    classes=list("abcd"),
+    counts=[[5, 5, 5, 5], [1, 1, 1, 1]],
+    exemplars=[4, 4],
+    rounds=3,
+    seed=0,
+    engine="inprocess",
+    machine={},
+)
+SUMMARY = {
+    **{"method": "fedavg", "variant": "standard", "seed": 0, "tasks": [2, 2], "dataset": "synnum"},
+    **{"official_data": True, "accuracy_last": 64.3, "accuracy_matrix": [[90.0], [51.2, 77.4]]},
+    "forgetting_fedclass": 38.8,
+}
+
+
+def a_round(task: int, round: int, *, seconds: float = 2.0) -> RoundFinished:
+    return RoundFinished(
+        task=task,
+        round=round,
+        clients=[0, 1],
+        examples=[20, 4],
+        losses=[0.5, 0.5],
+        loss=0.5,
+        bytes_up=1,
+        bytes_down=1,
+        seconds=seconds,
+        correct=[3, 0],
+        tested=[4, 6],
+    )
+
+
+LEARNED = TaskFinished(task=0, confusion=[[4, 1], [0, 5]], exemplars=4, bytes_up=1, bytes_down=1, seconds=6.0)
+
+
+def write(root: Path, *events: Event) -> None:
+    root.mkdir(parents=True, exist_ok=True)
+    for event in events:
+        if isinstance(event, RunFinished):
+            write_atomically(RunDirectory(root).summary, json.dumps(event.summary))
+    with EventLog(RunDirectory(root).events) as log:
+        for event in events:
+            log.write(event)
+
+
+@contextmanager
+def watching(*words: str | Path) -> Iterator["Watching"]:
+    process = subprocess.Popen(
+        [*WATCH, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "120"},
+    )
+    with process:
+        try:
+            yield Watching(process)
+        finally:
+            process.kill()
+
+
+class Watching:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def hears(self, text: str) -> None:
+        """Its next line."""
+        assert self.process.stdout is not None
+        assert text in self.process.stdout.readline()
+
+    def ends(self) -> tuple[int, str, str]:
+        out, error = self.process.communicate(timeout=60)
+        return self.process.returncode, out, error
+
+
+def once(*words: str | Path) -> tuple[int, str, str]:
+    with watching(*words) as it:
+        return it.ends()
+
+
+def test_it_follows_a_run_from_what_is_there_through_a_resumption_to_its_results(tmp_path: Path) -> None:
+    root = tmp_path / "mine"
+    write(root, STARTED, a_round(0, 0))
+    with watching(root) as it:
+        it.hears("mine: synnum {2,2}, seed 0: 2 clients hold 4 to 20 training images each")
+        it.hears("mine: task 1/2, round 1/3, 2 clients, loss 0.500, accuracy 30.0 %, about 10 s left")
+        write(root, a_round(0, 1))
+        it.hears("mine: task 1/2, round 2/3, 2 clients, loss 0.500, accuracy 30.0 %, about 8 s left")
+        log = RunDirectory(root).events
+        with log.open("r+b") as file:
+            file.truncate(sum(map(len, log.read_bytes().splitlines(keepends=True)[:2])))
+        write(root, RunResumed(task=0, round=1, machine={}))
+        it.hears("mine: goes on from task 1, round 2")
+        with log.open("ab", buffering=0) as file:
+            file.write(b'{"event": "RoundFini')  # the run is killed while it writes
+        write(root, a_round(0, 1), LEARNED)
+        it.hears("mine: task 1/2, round 2/3")
+        it.hears("mine: task 1 learned: accuracy 90.0 % on all classes so far")
+        write(root, RunFinished(summary=SUMMARY))
+        code, out, error = it.ends()
+    assert (code, error) == (0, "")
+    assert "mine: finished" in out
+    assert "fedavg (standard)" in out
+    for figure in ("51.2", "77.4", "64.3", "38.8"):
+        assert figure in out
+
+
+def test_it_waits_for_all_runs_of_a_folder_also_for_those_that_have_yet_to_begin(tmp_path: Path) -> None:
+    write(tmp_path / "fedavg-s0", STARTED, RunFinished(summary=SUMMARY))
+    (tmp_path / "fedwa-s0").mkdir()
+    with watching(tmp_path) as it:
+        it.hears("fedavg-s0: synnum")
+        it.hears("fedavg-s0: finished")
+        time.sleep(1)
+        assert it.process.poll() is None
+        other = SUMMARY | {"method": "fedwa", "variant": "wa", "accuracy_last": 71.9}
+        write(tmp_path / "fedwa-s0", replace(STARTED, method="fedwa"), RunFinished(summary=other))
+        code, out, _ = it.ends()
+    assert code == 0
+    assert "fedavg (standard)" in out
+    assert "fedwa (wa)" in out
+    assert "71.9" in out
+
+
+def test_runs_on_other_data_get_a_table_of_their_own(tmp_path: Path) -> None:
+    write(tmp_path / "a", STARTED, RunFinished(summary=SUMMARY))
+    write(tmp_path / "b", replace(STARTED, dataset="mnist"), RunFinished(summary=SUMMARY | {"dataset": "mnist"}))
+    code, out, _ = once(tmp_path)
+    assert code == 0
+    titles = [line.strip() for line in out.splitlines() if line.strip().endswith("seed 0")]
+    assert titles == ["synnum {2,2}, seed 0", "mnist {2,2}, seed 0"]
+
+
+def test_once_is_a_line_per_run(tmp_path: Path) -> None:
+    write(tmp_path / "a", STARTED, a_round(0, 0), a_round(0, 1), Warned(message="odd"))
+    (tmp_path / "b").mkdir()
+    write(tmp_path / "c", STARTED, RunFinished(summary=SUMMARY))
+    code, out, error = once(tmp_path, "--once")
+    assert (code, error) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == "a: task 1/2, round 2/3, 2 clients, loss 0.500, accuracy 30.0 %, about 8 s left"
+    assert lines[1:3] == ["b: no event yet", "c: finished"]
+    assert "38.8" in out
+
+
+@pytest.mark.parametrize(
+    ("age", "seconds", "said"),
+    [(50, 2.0, False), (90, 2.0, True), (90, 60.0, False), (7200, 60.0, True)],
+    ids=["just now", "silent", "a long round", "silent after long rounds"],
+)
+def test_it_says_when_a_run_has_been_silent_for_long(tmp_path: Path, age: float, seconds: float, said: bool) -> None:
+    write(tmp_path, STARTED, a_round(0, 0, seconds=seconds))
+    then = time.time() - age
+    os.utime(RunDirectory(tmp_path).events, (then, then))
+    code, out, _ = once(tmp_path, "--once")
+    assert code == 0
+    assert ("the run may have been stopped" in out) == said
+    if age == 7200:
+        assert "no news for 2:00:0" in out
+
+
+def test_it_says_so_once_and_goes_on_watching(tmp_path: Path) -> None:
+    write(tmp_path, STARTED)
+    os.utime(RunDirectory(tmp_path).events, (1e9, 1e9))
+    with watching(tmp_path) as it:
+        it.hears("2 clients hold")
+        it.hears("the run may have been stopped")
+        time.sleep(1.5)
+        write(tmp_path, a_round(0, 0), RunFinished(summary=SUMMARY))
+        code, out, _ = it.ends()
+    assert code == 0
+    assert "stopped" not in out
+    assert "round 1/3" in out
+
+
+def test_an_interrupt_ends_it_quietly(tmp_path: Path) -> None:
+    write(tmp_path, STARTED)
+    with watching(tmp_path) as it:
+        it.hears("2 clients hold")
+        it.process.send_signal(signal.SIGINT)
+        code, _, error = it.ends()
+    assert code == 130
+    assert "Traceback" not in error
+    assert "rror" not in error
+
+
+def test_what_is_no_run_ends_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    for where, what in ((tmp_path, "neither a run directory nor"), (tmp_path / "nowhere", "No such file")):
+        code, _, error = once(where)
+        assert code == 4
+        assert error.startswith("error: ")
+        assert what in error
+        assert error.count("\n") == 1
+    write(tmp_path / "run", STARTED)
+    with RunDirectory(tmp_path / "run").events.open("a") as log:
+        log.write("no event\n")
+    code, _, error = once(tmp_path / "run")
+    assert code == 4
+    assert "events.jsonl, line 2: not an event of fedclass" in error
+    assert error.count("\n") == 1
+
+
+# What displays make of events.
+
+
+def test_bars_follow_a_run_that_goes_on_and_a_task_that_is_reused(capsys: pytest.CaptureFixture[str]) -> None:
+    live = Live(["mine"])
+    (bar,) = live.progress.tasks
+    for event in (STARTED, TaskReused(task=0, key="ab"), a_round(0, 0), a_round(0, 1), a_round(0, 2), LEARNED):
+        live.tell(0, event)
+    assert (bar.total, bar.completed) == (6, 3)
+    assert bar.fields["where"] == "task 1/2, round 3/3"
+    assert bar.fields["accuracy"] == "accuracy 90.0 %"
+    assert bar.fields["left"] == "left 0:00:06"
+    live.tell(0, a_round(1, 0))
+    live.tell(0, RunResumed(task=1, round=0, machine={}))
+    assert bar.completed == 3
+    live.tell(0, UpdateReceived(task=1, round=0, done=1, of=2))
+    assert bar.completed == 3.5
+    assert bar.fields["where"] == "task 2/2, round 1/3, client 1/2"
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "mine: task 1 taken from an earlier run with the same beginning" in shown
+    assert "mine: goes on from task 2, round 1" in shown
+
+
+def test_a_bar_that_joins_late_is_as_old_as_the_rounds_before_it() -> None:
+    live = Live(["mine"])
+    for event in (STARTED, a_round(0, 0, seconds=100.0), a_round(0, 1, seconds=300.0)):
+        live.tell(0, event)
+    (bar,) = live.progress.tasks
+    assert bar.elapsed == pytest.approx(400, abs=5)
+    assert bar.fields["left"] == "left 0:13:20"  # four rounds of 200 s
+    live.tell(0, RunFinished(summary=SUMMARY))
+    assert bar.fields["where"] == "finished"
+
+
+def test_lines_tell_of_a_run_that_goes_on_and_a_task_that_is_reused(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = Plain(["mine"])
+    for event in (STARTED, TaskReused(task=0, key="ab"), RunResumed(task=1, round=2, machine={})):
+        plain.tell(0, event)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "mine: task 1 taken from an earlier run with the same beginning",
+        "mine: goes on from task 2, round 3",
+    ]
