@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import fedclass
-from fedclass.cli import inspect, plan, run
+from fedclass.cli import inspect, plan, report, run
 from fedclass.cli.data import app as data
 from fedclass.errors import FedclassError
 
@@ -30,6 +30,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("compare")(run.compare)
 app.command("plan")(plan.plan)
+app.command("report")(report.report)
 app.command("methods")(inspect.methods)
 app.command("list")(inspect.list_)
 app.command("doctor")(inspect.doctor)
