@@ -20,19 +20,21 @@ from fedclass.runs.history import Cost, History
 MOST_TASK_LINES = 5  # more lines in a chart cannot be told apart
 MOST_DOTS = 1200  # clients x classes; above, a heat map
 MOST_CONFUSIONS = 10
+MOST_OPEN = 12  # rows of a table that is shown without a click
 Values = dict[int, float]  # by round or task
 
 
 @dataclass(frozen=True)
 class Chart:
-    """name: of its files. alt: what it shows, in words."""
+    """name: of its files. alt: what it shows, in words. numbers: the same as a table."""
 
     name: str
     title: str
     caption: str
     alt: str
     figure: Figure
-    numbers: Table | None
+    numbers: Table
+    open: bool = False  # whether the numbers show without a click
 
 
 def learning(groups: Sequence[Group]) -> list[Chart]:
@@ -82,10 +84,11 @@ def learning(groups: Sequence[Group]) -> list[Chart]:
             edges=ends,
         ),
     ]
-    return [*matrices(groups), *(chart for chart in charts if chart is not None)]
+    shown = [chart for chart in charts if chart is not None]
+    return [*_matrices(groups), *shown] if len(groups) == 1 else [*shown, *_matrices(groups)]
 
 
-def matrices(groups: Sequence[Group]) -> list[Chart]:
+def _matrices(groups: Sequence[Group]) -> list[Chart]:
     """The accuracy matrix of each group, as a mean over its seeds."""
     charts = []
     for group, suffix in _named(groups):
@@ -105,11 +108,12 @@ def matrices(groups: Sequence[Group]) -> list[Chart]:
                 alt=f"{group.label}: after the last row, " + _list(zip(tasks, mean[-1], strict=True)),
                 figure=plots.heat_map(
                     values,
-                    [f"after {task}" for task in tasks],
-                    [f"on {task}" for task in tasks],
-                    x_label="",
-                    y_label="",
+                    [str(t + 1) for t in range(done)],
+                    [str(t + 1) for t in range(done)],
+                    x_label="accuracy on task",
+                    y_label="after task",
                     bar_label="accuracy (%)",
+                    height=plots.HEIGHT + 0.36,
                 ),
                 numbers=Table(
                     "Accuracy in percent",
@@ -159,7 +163,8 @@ def confusions(groups: Sequence[Group]) -> list[Chart]:
                     bar_label="share of the class (%)",
                     edges=edges,
                     row_edges=edges,
-                    square=True,
+                    height=plots.WIDTH - 0.5,
+                    zeros=False,
                 ),
                 numbers=Table("Most frequent mistakes", ("truth", "predicted", "images", "% of class"), rows, ()),
             )
@@ -173,7 +178,7 @@ def classes(groups: Sequence[Group]) -> list[Chart]:
     if not known:
         return []
     if single := _single(groups):
-        return [_classes_of(single)]
+        return [_classes_of(single, groups[0].style.colour)]
     names = list(dict.fromkeys(name for group in known for run in group.runs for name, _, _ in run.classes))
     learned, now = (_by_class(known, names, column) for column in (1, 2))
     columns = [column for group in known for column in (f"{group.label}: learned", "now")]
@@ -237,6 +242,7 @@ def clients(run: History) -> Chart | None:
         numbers=Table(
             "Clients", ("client", "images", "classes", "rounds taken part", "last loss", "rejected updates"), rows, ()
         ),
+        open=len(rows) <= MOST_OPEN,
     )
 
 
@@ -257,7 +263,7 @@ def partition(run: History) -> Chart:
             bar_label="training images",
             top=float(max(1, counts.max())),
             edges=run.edges[1:-1],
-            square=True,
+            height=plots.WIDTH - 0.5,
         )
         how = "Darker cells are more images; lines part the tasks."
     per_task = [[int(row[a:b].sum()) for a, b in pairwise(run.edges)] for row in counts]
@@ -405,7 +411,7 @@ def _accuracy_over_rounds(groups: Sequence[Group], ends: Sequence[float]) -> lis
             caption=f"{caption} Single tasks are class-balanced.",
             alt=f"{run.label}: {last.accuracy:.1f} % on all classes after round {last.after}; "
             + _list((f"task {i + 1}", value) for i, value in enumerate(last.on_tasks)),
-            figure=plots.curves(lines, x_label=x_label, y_label=y_label, edges=ends),
+            figure=plots.curves(lines, x_label=x_label, y_label=y_label, edges=ends, x_range=_round_axis(groups)),
             numbers=_points("Accuracy in percent", "round", list(columns), list(columns.values())),
         )
     ]
@@ -448,7 +454,14 @@ def _over(
         title=title,
         caption=caption + seeds,
         alt=f"{title}, last values: {ends}",
-        figure=plots.curves(lines, x_label=x_label, y_label=y_label, edges=edges, x_ticks=ticks),
+        figure=plots.curves(
+            lines,
+            x_label=x_label,
+            y_label=y_label,
+            edges=edges,
+            x_ticks=ticks,
+            x_range=_round_axis(groups) if ticks is None else None,
+        ),
         numbers=_points(y_label, x_label, labels, columns),
     )
 
@@ -460,7 +473,7 @@ def _points(title: str, x: str, labels: Sequence[str], columns: Sequence[Values]
     return Table(title, (x, *labels), rows, ())
 
 
-def _classes_of(run: History) -> Chart:
+def _classes_of(run: History, colour: str) -> Chart:
     names, learned, now = zip(*run.classes, strict=True)
     lost = [(was - is_, name) for name, was, is_ in run.classes]
     most, which = max(lost)
@@ -471,7 +484,12 @@ def _classes_of(run: History) -> Chart:
         "(full). Dotted lines part the tasks.",
         alt=f"Now from {min(now):.0f} to {max(now):.0f} %; {which} lost most since it was learned, {most:.1f} points",
         figure=plots.changes(
-            names, learned, now, edges=[e for e in run.edges[1:-1] if e < len(names)], y_label="accuracy (%)"
+            names,
+            learned,
+            now,
+            colour=colour,
+            edges=[e for e in run.edges[1:-1] if e < len(names)],
+            y_label="accuracy (%)",
         ),
         numbers=Table(
             "Accuracy per class, in percent",
@@ -512,6 +530,11 @@ def _figure(value: float | None, digits: int = 1) -> str:
 
 def _list(pairs: Iterable[tuple[str, float]], unit: str = " %") -> str:
     return ", ".join(f"{name} {value:.1f}{unit}" for name, value in pairs)
+
+
+def _round_axis(groups: Sequence[Group]) -> tuple[float, float]:
+    """All charts over rounds have the same axis."""
+    return 0.5, max(run.rounds_planned for group in groups for run in group.runs) + 0.5
 
 
 def _same_rounds(groups: Sequence[Group]) -> bool:

@@ -75,7 +75,7 @@ def build(runs: Sequence[History]) -> Report:
         _environment()
         .get_template("report.html.j2")
         .render(
-            title=f"{single.label} on {start.dataset}" if single else f"{start.dataset}: {len(runs)} runs",
+            title=f"{single.label if single else _methods(groups)} on {start.dataset}",
             facts=_facts(runs),
             notes=_notes(runs, called),
             tiles=_tiles(single) if single else [],
@@ -107,6 +107,14 @@ def _environment() -> Environment:
     )
 
 
+def _methods(groups: Sequence[Group]) -> str:
+    found = list(dict.fromkeys(g.method for g in groups))
+    if len(found) > 4:
+        return f"{len(found)} methods"
+    *first, last = found
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def _facts(runs: Sequence[History]) -> list[str]:
     start = runs[0].started
     seeds = sorted({run.started.seed for run in runs})
@@ -118,6 +126,7 @@ def _facts(runs: Sequence[History]) -> list[str]:
         f"{' or '.join(map(str, clients))} clients",
         f"{' or '.join(map(str, rounds))} rounds per task",
         f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}",
+        *([f"{len(runs)} runs"] if len(runs) > 1 else []),
     ]
 
 
@@ -131,7 +140,7 @@ def _tiles(run: History) -> list[Tile]:
         tiles = [
             Tile("Global accuracy", f"{done['accuracy_last']:.1f} %", f"per image, all classes{so_far}"),
             Tile("Class-balanced", f"{done['accuracy_last_macro']:.1f} %", f"mean over classes{so_far}"),
-            Tile("Average incremental", f"{done['accuracy_average_incremental']:.1f} %", "mean over the ends of tasks"),
+            Tile("Incremental", f"{done['accuracy_average_incremental']:.1f} %", "global, mean over tasks"),
         ]
         if done["forgetting_fedclass"] is not None:
             tiles.append(Tile("Forgetting", f"{done['forgetting_fedclass']:.1f}", "points, forgetting_fedclass"))

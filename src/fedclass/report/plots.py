@@ -33,10 +33,14 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo")
-HEAT = LinearSegmentedColormap.from_list("heat", [(0.13, 0.5, 0.78, 0.0), (0.13, 0.5, 0.78, 0.92)])
+PARTS = (5, 6, 3, 4, 2, 0, 1)  # colours of bars, so that two or three of them are none of a common method
+# Clear to blue, which is light to dark on a white page and dark to light on a black one; grey where there is no value.
+HEAT = LinearSegmentedColormap.from_list("heat", [(0.13, 0.5, 0.78, 0.0), (0.13, 0.5, 0.78, 0.92)]).with_extremes(
+    bad=(0.5, 0.5, 0.5, 0.15)
+)
 HOMES = {"fedavg": 0, "fedclass": 1, "glfc": 2, "fedicarl": 3, "fedwa": 4}  # the same colour in every report
 
-WIDTH = 5.2  # inches
+WIDTH, HEIGHT = 4.6, 3.0  # inches; the height is without the legend
 LONGEST = 18  # letters of a name beside an axis
 SETTINGS: dict[Any, Any] = {
     "font.size": 9,
@@ -128,10 +132,11 @@ def curves(
     y_label: str,
     edges: Sequence[float] = (),
     x_ticks: Sequence[int] | None = None,
-    from_zero: bool = True,
+    x_range: tuple[float, float] | None = None,
 ) -> Figure:
-    """Lines over a common axis; thin upright rules at `edges`, where a task ends."""
-    figure, axes = _canvas(3.3)
+    """Lines over a common axis, from zero upwards; thin upright rules at `edges`, where a task ends."""
+    labels = [line.label for line in lines] if len(lines) > 1 else []
+    figure, axes = _canvas(HEIGHT, labels)
     for edge in edges:
         axes.axvline(edge, color=INK, linewidth=0.7, linestyle=(0, (1, 3)))
     for line in lines:
@@ -139,7 +144,7 @@ def curves(
             line.x,
             line.y,
             color=line.style.colour,
-            linestyle=line.style.dash,
+            linestyle=line.style.dash if labels else "-",
             marker=line.style.marker,
             markevery=max(1, math.ceil(len(line.x) / 16)),
         )
@@ -150,11 +155,10 @@ def curves(
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
         axes.set_xticks(_thinned(x_ticks, 20))
-    if from_zero:
-        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-    if lines:
-        handles = axes.lines[-len(lines) :]
-        _legend(figure, handles, [line.label for line in lines])
+    if x_range is not None:
+        axes.set_xlim(x_range)
+    _from_zero(axes)
+    _legend(figure, axes.lines[-len(lines) :], labels)
     return figure
 
 
@@ -170,25 +174,26 @@ def heat_map(
     top: float = 100.0,
     edges: Sequence[int] = (),
     row_edges: Sequence[int] = (),
-    square: bool = False,
+    height: float | None = None,
+    zeros: bool = True,
 ) -> Figure:
-    """A coloured cell per value, with the number in it as long as that can be read; NaN stays empty."""
-    height = WIDTH - 0.6 if square else min(6.5, max(1.9, 0.26 * len(rows) + 1.3))
-    figure, axes = _canvas(height)
+    """A coloured cell per value, with the number in it as long as that can be read, if it is not NaN.
+
+    zeros: whether they are written too.
+    """
+    figure, axes = _canvas(height or min(6.5, max(1.9, 0.26 * len(rows) + 1.3)))
     image = axes.imshow(
         np.ma.masked_invalid(values), cmap=HEAT, vmin=0, vmax=top, aspect="auto", interpolation="nearest"
     )
     if len(columns) <= 12 and values.size <= 150:
-        size = 8 if len(columns) <= 6 else 7
+        size, digits = (8, 1) if len(columns) <= 6 else (7, 0)
         for (row, column), value in np.ndenumerate(values):
-            if not np.isnan(value):
-                axes.text(
-                    column, row, f"{value:.0f}" if square else f"{value:.1f}", ha="center", va="center", size=size
-                )
+            if value > 0 or (zeros and value == 0):
+                axes.text(column, row, f"{value:.{digits}f}", ha="center", va="center", size=size)
     for edge in edges:
-        axes.axvline(edge - 0.5, color=INK, linewidth=0.8)
+        axes.axvline(edge - 0.5, color=INK, linewidth=0.8 if len(columns) <= 26 else 0.3)
     for edge in row_edges:
-        axes.axhline(edge - 0.5, color=INK, linewidth=0.8)
+        axes.axhline(edge - 0.5, color=INK, linewidth=0.8 if len(rows) <= 26 else 0.3)
     _name_ticks(axes, "x", columns)
     _name_ticks(axes, "y", rows)
     axes.set(xlabel=x_label, ylabel=y_label)
@@ -206,7 +211,7 @@ def bars(rows: Sequence[str], parts: Mapping[str, Sequence[float]], *, x_label: 
     """Level bars, a row each: the parts end to end if `stacked`, else one below the other."""
     thick = 0.7 if stacked else 0.8 / len(parts)
     per_row = 0.3 if stacked else 0.18 * len(parts) + 0.1
-    figure, axes = _canvas(min(7.0, max(2.0, per_row * len(rows) + 1.2)))
+    figure, axes = _canvas(min(7.0, max(1.7, per_row * len(rows) + 0.8)), list(parts))
     left, places = np.zeros(len(rows)), np.arange(len(rows), dtype=float)
     for number, values in enumerate(parts.values()):
         where = places if stacked else places + (number - (len(parts) - 1) / 2) * thick
@@ -215,7 +220,7 @@ def bars(rows: Sequence[str], parts: Mapping[str, Sequence[float]], *, x_label: 
             values,
             thick,
             left=left if stacked else None,
-            facecolor=PALETTE[number % len(PALETTE)],
+            facecolor=PALETTE[PARTS[number % len(PARTS)]],
             hatch=HATCHES[number % len(HATCHES)],
             edgecolor=INK,
             linewidth=0.5,
@@ -232,36 +237,42 @@ def bars(rows: Sequence[str], parts: Mapping[str, Sequence[float]], *, x_label: 
 
 @styled
 def changes(
-    names: Sequence[str], before: Sequence[float], after: Sequence[float], *, edges: Sequence[int], y_label: str
+    names: Sequence[str],
+    before: Sequence[float],
+    after: Sequence[float],
+    *,
+    colour: str,
+    edges: Sequence[int],
+    y_label: str,
 ) -> Figure:
     """Two values per name, one stroke between them: hollow before, full after."""
-    figure, axes = _canvas(3.3)
+    labels = ["when learned", "now"]
+    figure, axes = _canvas(HEIGHT, labels)
     places = range(len(names))
-    lost = PALETTE[1]
-    axes.vlines(places, before, after, color=lost, linewidth=2.2 if len(names) <= 40 else 1.1)
+    axes.vlines(places, before, after, color=colour, linewidth=2.2 if len(names) <= 40 else 1.1)
     size = 26 if len(names) <= 40 else 9
     was = axes.scatter(places, before, s=size, facecolor="none", edgecolor=INK, linewidth=1, zorder=3)
-    now = axes.scatter(places, after, s=size, color=lost, zorder=3)
+    now = axes.scatter(places, after, s=size, color=colour, zorder=3)
     for edge in edges:
         axes.axvline(edge - 0.5, color=INK, linewidth=0.7, linestyle=(0, (1, 3)))
     _name_ticks(axes, "x", names)
     axes.grid(False, axis="x")
     axes.set(ylabel=y_label, xlabel="class", ylim=(-3, 103))
-    _legend(figure, [was, now], ["when learned", "now"])
+    _legend(figure, [was, now], labels)
     return figure
 
 
 @styled
 def scatter(x: Sequence[float], y: Sequence[float], weights: Sequence[float], *, x_label: str, y_label: str) -> Figure:
     """A dot per pair; its area grows with its weight."""
-    figure, axes = _canvas(3.3)
-    heaviest = max(weights, default=1) or 1
+    figure, axes = _canvas(HEIGHT)
+    largest = 80 * min(1.0, 40 / len(x)) / (max(weights) or 1)
     axes.scatter(
-        x, y, s=[12 + 80 * w / heaviest for w in weights], color=PALETTE[0], alpha=0.65, edgecolor=INK, linewidth=0.5
+        x, y, s=[8 + largest * weight for weight in weights], color=PALETTE[0], alpha=0.65, edgecolor=INK, linewidth=0.5
     )
     axes.set(xlabel=x_label, ylabel=y_label)
-    axes.set_xlim(left=0)
-    axes.set_ylim(bottom=0)
+    axes.set_xlim(0, 1.06 * max(x))
+    _from_zero(axes)
     return figure
 
 
@@ -280,7 +291,7 @@ def partition_figure(
     client, label = np.nonzero(counts)
     share = counts[client, label] / counts.max()
     task = np.repeat(np.arange(len(task_sizes)), task_sizes)
-    colours = [PALETTE[number % 2] for number in task[label]]  # neighbours differ
+    colours = [PALETTE[0 if number % 2 == 0 else 6] for number in task[label]]  # neighbours differ
     axes.scatter(label, client, s=170 * share, c=colours, alpha=0.85, linewidth=0)
     for edge in accumulate(task_sizes[:-1]):
         axes.axvline(edge - 0.5, color=INK, linewidth=1)
@@ -374,9 +385,20 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _canvas(height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+def _canvas(height: float, legend: Sequence[str] = ()) -> tuple[Figure, Axes]:
+    """With room for a legend, so that a long one does not squeeze the chart."""
+    rows = math.ceil(len(legend) / _columns(legend)) if legend else 0
+    figure = Figure(figsize=(WIDTH, height + 0.18 * rows), layout="constrained")
     return figure, figure.add_subplot()
+
+
+def _from_zero(axes: Axes) -> None:
+    """With some room above the highest point, and below the lowest where that is negative."""
+    low, high = axes.dataLim.intervaly
+    room = 0.06 * (max(high, 0.0) - min(low, 0.0)) or 1.0
+    if 0 <= low < room:
+        low = 0.0  # half a marker would be cut off
+    axes.set_ylim(low - room if low <= 0 else 0.0, high + room)
 
 
 def _thinned(values: Sequence[int], most: int) -> Sequence[int]:
@@ -384,18 +406,31 @@ def _thinned(values: Sequence[int], most: int) -> Sequence[int]:
 
 
 def _name_ticks(axes: Axes, side: Literal["x", "y"], names: Sequence[str]) -> None:
-    """Names along an axis, every second or tenth of them where all would not fit."""
-    shown = _thinned(range(len(names)), 26)
+    """Names along an axis: smaller if they are many, and every second or tenth where all would not fit."""
+    shown = range(len(names)) if len(names) <= 26 else _thinned(range(len(names)), 13)
     texts = [plain(names[place]) for place in shown]
+    size = 9 if len(texts) <= 12 else 7
     if side == "y":
-        axes.set_yticks(shown, texts)
+        axes.set_yticks(shown, texts, size=size)
         return
-    upright = sum(map(len, texts)) + len(texts) > 60
-    axes.set_xticks(shown, texts, rotation=90 if upright else 0)
+    upright = sum(map(len, texts)) + len(texts) > 50
+    axes.set_xticks(shown, texts, rotation=90 if upright else 0, size=size)
 
 
 def _legend(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
     """Above the chart, in as many columns as there is room for."""
-    names = [plain(label, 56) for label in labels]
-    columns = max(1, min(len(names), 62 // (max(map(len, names)) + 5)))
-    figure.legend(handles, names, loc="outside upper left", ncols=columns, handlelength=2.8, columnspacing=1.2)
+    if labels:
+        names = [plain(label, 56) for label in labels]
+        figure.legend(
+            handles,
+            names,
+            loc="outside upper left",
+            ncols=_columns(labels),
+            handlelength=3.4,
+            columnspacing=1.2,
+            fontsize=8,
+        )
+
+
+def _columns(labels: Sequence[str]) -> int:
+    return max(1, min(len(labels), 66 // (max(map(len, labels)) + 7)))
