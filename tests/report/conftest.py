@@ -106,16 +106,32 @@ def write_run(root: Path, events: list[Event], config: str | None = None) -> Pat
             log.write(event)
     start = events[0]
     assert isinstance(start, RunStarted)
-    recipe = f'seed = {start.seed}\n\n[train]\nrounds = {start.rounds}\n\n[method]\nname = "{start.method}"\nbeta = 5.0\n'
+    recipe = (
+        f'seed = {start.seed}\n\n[train]\nrounds = {start.rounds}\n\n[method]\nname = "{start.method}"\nbeta = 5.0\n'
+    )
     (root / "config.toml").write_text(recipe if config is None else config, encoding="utf-8")
     return root
 
 
+@pytest.fixture(scope="session")
+def told() -> Callable[..., list[Event]]:
+    """told(method="fedavg", seed=1): the events of such a run."""
+    return events_of
+
+
+@pytest.fixture(scope="session")
+def written() -> Callable[..., Path]:
+    """written(root, events, config): a run directory with these events."""
+    return write_run
+
+
 @pytest.fixture
 def made(tmp_path: Path) -> Callable[..., Path]:
-    """made("name", method="fedavg", seed=1): a run directory of that name."""
+    """made("name", method="fedavg", seed=1): a run directory of that name; or with `events` of your own."""
 
-    def make(name: str = "run", **about: object) -> Path:
-        return write_run(tmp_path / name, events_of(**about))  # type: ignore[arg-type]
+    def make(
+        name: str = "run", *, events: list[Event] | None = None, config: str | None = None, **about: object
+    ) -> Path:
+        return write_run(tmp_path / name, events or events_of(**about), config)  # type: ignore[arg-type]
 
     return make

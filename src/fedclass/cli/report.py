@@ -25,7 +25,6 @@ def report(
 
     Example:  fedclass report runs/my-comparison
     """
-    from fedclass.cli.display import console
     from fedclass.report.html import write_report
     from fedclass.runs.history import find_runs, read_history
 
@@ -36,5 +35,5 @@ def report(
         page = out or Path("report.html")
         pictures = page.with_name(f"{page.stem}-figures")
     write_report(histories, page, pictures)
-    console.print(f"report: {page} ({len(histories)} run{'s' if len(histories) > 1 else ''})", highlight=False)
-    console.print(f"figures: {pictures}", highlight=False)
+    typer.echo(f"report: {page} ({len(histories)} run{'s' if len(histories) > 1 else ''})")
+    typer.echo(f"figures: {pictures}")

@@ -372,8 +372,10 @@ def _drawn(figure: Figure, format: str, *, fonts: str) -> bytes:
     buffer = io.BytesIO()
     bare = {"Date": None, "Creator": None, "Format": None, "Type": None} if format == "svg" else {"Software": None}
     with _quiet(), matplotlib.rc_context({"svg.hashsalt": "fedclass", "svg.fonttype": fonts}):
-        transparent = fonts == "none"
-        figure.savefig(buffer, format=format, dpi=200, metadata=bare, transparent=transparent)
+        if figure.get_layout_engine() is not None:
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")  # found once: it takes as long as drawing, and holds for every format
+        figure.savefig(buffer, format=format, dpi=200, metadata=bare, transparent=fonts == "none")
     return buffer.getvalue()
 
 
