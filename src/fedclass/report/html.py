@@ -44,12 +44,12 @@ class Report:
 
 def write_report(runs: Sequence[History], page: Path, pictures: Path) -> None:
     """The page, and its charts as .svg and .png files for papers."""
-    report = build(runs)
     try:
         pictures.mkdir(parents=True, exist_ok=True)
+        report = build(runs)
+        write_atomically(page, report.page.encode(errors="replace"))
         for chart in report.charts:
             plots.save(chart.figure, pictures, chart.name)
-        write_atomically(page, report.page.encode(errors="replace"))
     except OSError as error:
         raise RunError(
             f"{error.filename or page}: cannot be written ({error.strerror}); choose another --out"
@@ -158,10 +158,10 @@ def _about_clients(runs: Sequence[History]) -> list[Chart]:
 
 
 def _notes(runs: Sequence[History], called: dict[Path, str]) -> list[str]:
-    """What every reader of the results should know; the same remark on several runs is one note."""
+    """The remarks on all runs; the same remark on several of them is one note."""
     about: dict[str, list[str]] = {}
     for run in runs:
-        for remark in _remarks(run):
+        for remark in remarks(run):
             about.setdefault(remark, []).append(called[run.path])
     if len(runs) == 1:
         return list(about)
@@ -171,31 +171,32 @@ def _notes(runs: Sequence[History], called: dict[Path, str]) -> list[str]:
     ]
 
 
-def _remarks(run: History) -> list[str]:
-    remarks = []
+def remarks(run: History) -> list[str]:
+    """What every reader of the run's results should know."""
+    found = []
     if not run.finished:
-        remarks.append(
+        found.append(
             f"The run is not finished: {run.rounds_done} of {run.rounds_planned} rounds, {len(run.tasks)} of "
             f"{len(run.started.tasks)} tasks. Figures are those so far."
         )
     if not run.started.official and not any("published checksums" in message for message in run.warnings):
-        remarks.append(f"Unofficial data: the files of {run.started.dataset} do not have the published checksums.")
-    remarks += run.warnings
+        found.append(f"Unofficial data: the files of {run.started.dataset} do not have the published checksums.")
+    found += run.warnings
     if run.rejected:
         clients = len({event.client for event in run.rejected})
-        remarks.append(
+        found.append(
             f"{len(run.rejected)} update{'s' if len(run.rejected) > 1 else ''} of {clients} "
             f"client{'s' if clients > 1 else ''} left out: see the table of rejected updates."
         )
     for event in run.resumed:
         other = "" if event.machine == run.started.machine else ", on a machine or versions that differ: bits may too"
-        remarks.append(f"Stopped, and resumed before task {event.task + 1}, round {event.round + 1}{other}.")
+        found.append(f"Stopped, and resumed before task {event.task + 1}, round {event.round + 1}{other}.")
     for reused in run.reused:
-        remarks.append(
+        found.append(
             f"Task {reused.task + 1} was not trained again but taken from a run that had done the same "
             f"({reused.key[:12]}); its times are of that run."
         )
-    return remarks
+    return found
 
 
 def _rejected(runs: Sequence[History], called: dict[Path, str]) -> list[Table]:
