@@ -93,14 +93,12 @@ class Style:
 
 
 def styles(methods: Sequence[str]) -> list[Style]:
-    """A style for each: a known method has its own wherever it is free, the others take what is left, in order."""
+    """A style for each: a known method has its own, its further variants and the others take what is left, in order."""
     slots: list[int | None] = []
     for method in methods:
         home = HOMES.get(method)
         slots.append(None if home in slots else home)
-    free = (slot for slot in range(len(HOMES), len(HOMES) + len(methods) + 1))
-    unused = [slot for slot in HOMES.values() if slot not in slots]
-    left = iter([*free, *unused])
+    left = (slot for slot in (5, 6, 0, 1, 2, 3, 4, *range(7, 7 + len(methods))) if slot not in slots)
     return [Style(next(left) if slot is None else slot) for slot in slots]
 
 
