@@ -12,6 +12,7 @@ from fedclass import metrics
 from fedclass.errors import RunError
 from fedclass.report import figures, plots
 from fedclass.report.groups import group
+from fedclass.report.history import find_runs, read_history
 from fedclass.report.html import build, remarks, write_report
 from fedclass.runs.events import (
     RoundFinished,
@@ -21,7 +22,6 @@ from fedclass.runs.events import (
     UpdateRejected,
     Warned,
 )
-from fedclass.runs.history import find_runs, read_history
 
 
 class Page(HTMLParser):
@@ -429,6 +429,12 @@ def test_the_same_runs_give_the_same_bytes(made, told, tmp_path):
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
+def test_every_colour_of_a_chart_has_one_on_light_and_one_on_dark_paper(one):
+    for number, colour in enumerate(plots.PALETTE):
+        assert f"--c{number}: {colour};" in one[1].source
+        assert len(re.findall(rf"--c{number}: #", one[1].source)) == 2
+
+
 def test_the_page_asks_nothing_of_a_network(several):
     text = several[1].source
     outside = [a for a in re.findall(r'(?:src|href)\s*=\s*"([^"]+)"', text) if not a.startswith(("#", "data:"))]
@@ -494,10 +500,13 @@ def test_several_runs_are_reported_in_the_working_folder_or_where_told(made, tol
         ("nowhere", "no such folder"),
         ("empty", "is no run directory"),
         ("cut", "line 3: not an event of fedclass"),
+        ("mixed", "report them apart"),
     ],
 )
 def test_a_mistake_ends_in_one_line_and_nothing_is_written(made, tmp_path, place, message):
     (tmp_path / "empty").mkdir()
+    made("mixed/a")
+    made("mixed/b", dataset="cifar10")
     events = made("cut") / "events.jsonl"
     lines = events.read_text().splitlines(keepends=True)
     events.write_text("".join([*lines[:2], lines[2][:50] + "\n", *lines[3:]]))
@@ -506,7 +515,7 @@ def test_a_mistake_ends_in_one_line_and_nothing_is_written(made, tmp_path, place
     assert done.stderr.startswith("error: ")
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
-    assert not list(tmp_path.rglob("report.html"))
+    assert not [*tmp_path.rglob("report.html"), *tmp_path.rglob("*figures*")]
 
 
 def test_a_real_run_agrees_with_its_summary(tiny, tmp_path):

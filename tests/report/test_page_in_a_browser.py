@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from fedclass.report.history import find_runs, read_history
 from fedclass.report.html import build
-from fedclass.runs.history import find_runs, read_history
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")

@@ -25,8 +25,8 @@ def report(
 
     Example:  fedclass report runs/my-comparison
     """
+    from fedclass.report.history import find_runs, read_history
     from fedclass.report.html import write_report
-    from fedclass.runs.history import find_runs, read_history
 
     histories = [read_history(path) for path in find_runs(runs)]
     if out is None and len(runs) == 1:

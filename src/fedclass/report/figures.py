@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from fedclass.report import plots
 from fedclass.report.groups import Group
+from fedclass.report.history import Cost, History
 from fedclass.report.plots import Line, Style
 from fedclass.report.tables import Table
-from fedclass.runs.history import Cost, History
 
 MOST_TASK_LINES = 5  # more lines in a chart cannot be told apart
 MOST_DOTS = 1200  # clients x classes; above, a heat map

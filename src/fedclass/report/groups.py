@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from fedclass.errors import RunError
+from fedclass.report.history import History, flat
 from fedclass.report.plots import Style, styles
-from fedclass.runs.history import History, flat
 from fedclass.runs.results import Result
 
 BESIDE_THE_POINT = ("seed", "data.path")  # the data's checksum says whether it is the same

@@ -8,12 +8,13 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+import fedclass
 from fedclass.errors import RunError
 from fedclass.report import figures, plots
 from fedclass.report.figures import Chart, show_bytes, show_seconds
 from fedclass.report.groups import Group, differing, group, names
+from fedclass.report.history import History, flat
 from fedclass.report.tables import Table, results_table
-from fedclass.runs.history import History, flat
 from fedclass.runs.layout import write_atomically
 
 MOST_REJECTED = 50  # in the table; the events have them all
@@ -44,9 +45,9 @@ class Report:
 
 def write_report(runs: Sequence[History], page: Path, pictures: Path) -> None:
     """The page, and its charts as .svg and .png files for papers."""
+    report = build(runs)
     try:
         pictures.mkdir(parents=True, exist_ok=True)
-        report = build(runs)
         write_atomically(page, report.page.encode(errors="replace"))
         for chart in report.charts:
             plots.save(chart.figure, pictures, chart.name)
@@ -89,8 +90,8 @@ def build(runs: Sequence[History]) -> Report:
                 (called[run.path], run.config_text) for run in ([single] if single else [g.runs[0] for g in groups])
             ],
             machines=_machines(runs),
-            version=start.version,
-            palette=len(plots.PALETTE),
+            version=fedclass.__version__,
+            palette=plots.PALETTE,
         )
     )
     return Report(page, charts)

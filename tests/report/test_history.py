@@ -7,8 +7,8 @@ import pytest
 
 from fedclass import metrics
 from fedclass.errors import RunError
+from fedclass.report.history import find_runs, read_history
 from fedclass.runs.events import EventLog, RoundFinished, RunFinished, RunResumed, RunStarted, TaskFinished, Warned
-from fedclass.runs.history import find_runs, read_history
 
 CONFUSIONS = [[[8, 2], [5, 5]], [[6, 0, 4], [0, 3, 7], [1, 0, 9]]]  # two classes, then a third
 
