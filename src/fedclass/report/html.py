@@ -8,7 +8,6 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-import fedclass
 from fedclass.errors import RunError
 from fedclass.report import figures, plots
 from fedclass.report.figures import Chart, show_bytes, show_seconds
@@ -90,7 +89,6 @@ def build(runs: Sequence[History]) -> Report:
                 (called[run.path], run.config_text) for run in ([single] if single else [g.runs[0] for g in groups])
             ],
             machines=_machines(runs),
-            version=fedclass.__version__,
             palette=plots.PALETTE,
         )
     )
