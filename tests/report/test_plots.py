@@ -1,14 +1,16 @@
-"""The picture of a partition: a dot for every count, its area in proportion."""
+"""Pictures: a partition's dots, the look of methods, and charts that can live side by side in one page."""
 
+import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from fedclass.report import plots
-from fedclass.report.plots import partition_picture
+from fedclass.report.plots import Line, Style, curves, heat_map, inline_svg, partition_picture, plain, save, styles
 
 COUNTS = np.array([[40, 0, 10, 0], [0, 20, 0, 5], [0, 0, 0, 0]])
 CLASSES = ("cat", "dog", "fox", "owl")
@@ -94,3 +96,107 @@ def test_no_screen_is_needed_and_nothing_global_is_touched(tmp_path):
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, timeout=60).returncode == 0
     assert (tmp_path / "p.png").exists()
+
+
+# The look of methods.
+
+
+def test_known_methods_keep_their_colour_and_no_two_look_the_same():
+    assert [style.slot for style in styles(["fedwa", "fedavg"])] == [4, 0]
+    many = styles(["mine", "fedclass", "fedclass", "fedclass", "yours", *map(str, range(20))])
+    assert many[1].slot == 1
+    looks = [(style.colour, style.dash, style.marker) for style in many]
+    assert len(set(looks)) == len(looks) == 25
+    assert len({style.colour for style in many[:7]}) == 7
+
+
+def test_dashes_and_markers_alone_tell_lines_apart():
+    """For a print in grey."""
+    shapes = {(style.dash, style.marker) for style in map(Style, range(28))}
+    assert len(shapes) == 28
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("cat", "cat"),
+        ("$x$", r"\$x\$"),
+        ("a\x00b\ud800", "a?b?"),
+        ("a very long name of a class", "a very long… class"),
+        ("exactly 18 letters", "exactly 18 letters"),
+    ],
+)
+def test_names_are_shown_as_they_are_but_not_too_long(name, shown):
+    assert plain(name) == shown
+
+
+# Charts.
+
+LINES = [
+    Line("fedavg", Style(0), [1, 2, 3], [10.0, 60.0, 40.0], [5.0, 50.0, 30.0], [15.0, 70.0, 50.0]),
+    Line("_hidden $", Style(1), [1, 2], [20.0, -4.0]),
+]
+
+
+def test_curves_show_every_point_with_room_around_them():
+    (axes,) = curves(LINES, x_label="round", y_label="accuracy (%)", edges=[2.5]).axes
+    first, second = axes.lines[-2:]
+    assert (list(first.get_xdata()), list(first.get_ydata())) == ([1, 2, 3], [10.0, 60.0, 40.0])
+    assert (second.get_color(), second.get_linestyle(), second.get_marker()) == (Style(1).colour, "--", "s")
+    assert axes.lines[0].get_xdata() == [2.5, 2.5]
+    low, high = axes.get_ylim()
+    assert low < -4 < 70 < high
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("round", "accuracy (%)")
+    (legend,) = axes.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["fedavg", r"_hidden \$"]
+
+
+def test_one_line_needs_no_legend():
+    figure = curves(LINES[:1], x_label="", y_label="")
+    assert figure.legends == []
+    assert figure.axes[0].get_ylim()[0] == 0
+
+
+def test_a_heat_map_writes_numbers_only_where_they_can_be_read():
+    words = {"x_label": "", "y_label": "", "bar_label": ""}
+    values = np.array([[50.0, np.nan], [0.0, 25.0]])
+    small = heat_map(values, ["a", "b"], ["c", "d"], **words)
+    assert [text.get_text() for text in small.axes[0].texts] == ["50.0", "0.0", "25.0"]
+    assert [t.get_text() for t in heat_map(values, ["a", "b"], ["c", "d"], zeros=False, **words).axes[0].texts] == [
+        "50.0",
+        "25.0",
+    ]
+    names = [f"a class with a long name {c}" for c in range(100)]
+    large = heat_map(np.zeros((100, 100)), names, names, **words)
+    assert list(large.axes[0].texts) == []
+    assert len(large.axes[0].get_xticklabels()) <= 13
+
+
+def test_two_charts_in_one_page_share_no_id_and_follow_its_colours():
+    texts = [inline_svg(curves(LINES, x_label="", y_label=""), name, label='<"both">') for name in ("first", "second")]
+    ids = [re.findall(r'\bid="([^"]+)"', text) for text in texts]
+    assert all(name.startswith("first-") for name in ids[0])
+    assert not set(ids[0]) & set(ids[1])
+    for text, own in zip(texts, ids, strict=True):
+        root = ElementTree.fromstring(text)
+        assert root.get("aria-label") == '<"both">'
+        assert root.get("width") is None
+        used = re.findall(r'(?:href="#|url\(#)([^")]+)', text)
+        assert used
+        assert set(used) <= set(own)
+        assert "currentColor" in text
+        assert "var(--c0)" in text
+        assert not set(plots.PALETTE) & set(re.findall(r"#[0-9a-f]{6}", text))
+        assert "<style" not in text
+
+
+def test_figures_for_papers_are_the_same_bytes_each_time_with_letters_as_outlines(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        save(curves(LINES, x_label="round", y_label="accuracy"), tmp_path / folder, "chart")
+    for kind in ("svg", "png"):
+        assert (tmp_path / "a" / f"chart.{kind}").read_bytes() == (tmp_path / "b" / f"chart.{kind}").read_bytes()
+    assert "<text" not in (tmp_path / "a" / "chart.svg").read_text()
+    with Image.open(tmp_path / "a" / "chart.png") as image:
+        assert image.width == 920
+        assert image.convert("RGB").getpixel((2, 2)) == (255, 255, 255)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import fedclass
-from fedclass.cli import compare, inspect, model, plan, reproduce, run, watch
+from fedclass.cli import compare, inspect, model, plan, report, reproduce, run, watch
 from fedclass.cli.cache import app as cache
 from fedclass.cli.data import app as data
 from fedclass.errors import FedclassError
@@ -35,6 +35,7 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("table")(compare.table)
 app.command("watch")(watch.watch)
 app.command("plan")(plan.plan)
+app.command("report")(report.report)
 app.command("methods")(inspect.methods)
 app.command("predict")(model.predict)
 app.command("evaluate")(model.evaluate)

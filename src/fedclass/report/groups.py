@@ -1,0 +1,117 @@
+"""Runs side by side: those that differ in their seed alone belong together, and every method has its look."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedclass.errors import RunError
+from fedclass.report.history import History, flat
+from fedclass.report.plots import Style, styles
+from fedclass.runs.results import Result
+
+BESIDE_THE_POINT = ("seed", "data.path")  # the data's checksum says whether it is the same
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one method with one set of parameters. All of them are finished, or none is."""
+
+    method: str
+    variant: str  # with the settings that tell it apart from other groups
+    style: Style
+    runs: list[History]
+
+    @property
+    def label(self) -> str:
+        return f"{self.method} ({self.variant})"
+
+    @property
+    def finished(self) -> bool:
+        return self.runs[0].finished
+
+    def results(self) -> list[Result]:
+        """As summaries, for tables."""
+        found = []
+        for run in self.runs:
+            start = run.started
+            about: dict[str, Any] = {
+                **{"method": self.method, "variant": self.variant, "dataset": start.dataset, "seed": start.seed},
+                **{"official_data": start.official, "tasks": start.tasks},
+            }
+            found.append(Result(run.path, about | dict(run.metrics or {})))
+        return found
+
+
+def group(runs: Sequence[History]) -> list[Group]:
+    """Groups in order of appearance. Runs that cannot be compared are a RunError."""
+    for run in runs[1:]:
+        _check_comparable(runs[0], run)
+    settings = [_settings(run) for run in runs]
+    members: dict[tuple[str, str], list[History]] = {}
+    for run, own in zip(runs, settings, strict=True):
+        rivals = [s for r, s in zip(runs, settings, strict=True) if r.label == run.label]
+        apart = [key for key in own if any(rival.get(key) != own[key] for rival in rivals)]
+        words = [run.started.variant, *(f"{_short(key)}={own[key]}" for key in apart)]
+        if not run.finished:
+            words.append("unfinished")
+        members.setdefault((run.started.method, ", ".join(words)), []).append(run)
+    for together in members.values():
+        _check_seeds(together)
+    looks = styles([method for method, _ in members])
+    return [
+        Group(method, variant, look, together)
+        for ((method, variant), together), look in zip(members.items(), looks, strict=True)
+    ]
+
+
+def differing(runs: Sequence[History]) -> list[str]:
+    """Keys of the recipe that are not the same in all runs."""
+    settings = [_settings(run) for run in runs]
+    keys = dict.fromkeys(key for own in settings for key in own)
+    return [key for key in keys if len({str(own.get(key)) for own in settings}) > 1]
+
+
+def names(runs: Sequence[History]) -> dict[Path, str]:
+    """A short name per run: its path below the folder that all of them share."""
+    if len(runs) == 1:
+        return {runs[0].path: runs[0].path.resolve().name}
+    parts = [run.path.resolve().parts for run in runs]
+    shared = 0
+    while len({part[: shared + 1] for part in parts}) == 1:
+        shared += 1
+    return {run.path: "/".join(part[shared:]) or part[-1] for run, part in zip(runs, parts, strict=True)}
+
+
+def _settings(run: History) -> dict[str, Any]:
+    return {key: value for key, value in flat(run.config).items() if key not in BESIDE_THE_POINT}
+
+
+def _short(key: str) -> str:
+    return key.removeprefix("method.")
+
+
+def _check_comparable(first: History, other: History) -> None:
+    a, b = first.started, other.started
+    if (a.dataset, a.tasks) != (b.dataset, b.tasks):
+        raise RunError(
+            f"{other.path}: learned {b.dataset} in tasks of {b.tasks}, but {first.path} learned {a.dataset} in tasks "
+            f"of {a.tasks}; report them apart"
+        )
+    if a.dataset_sha256 != b.dataset_sha256:
+        raise RunError(
+            f"{other.path}: learned other images of {b.dataset} (sha256 {b.dataset_sha256[:12]}) than {first.path} "
+            f"({a.dataset_sha256[:12]}); report them apart"
+        )
+
+
+def _check_seeds(runs: Sequence[History]) -> None:
+    seen: dict[int, Path] = {}
+    for run in runs:
+        seed = run.started.seed
+        if seed in seen:
+            raise RunError(
+                f"{run.path}: is the same experiment as {seen[seed]} (seed {seed}, same settings) and would count "
+                "twice; name one of them only"
+            )
+        seen[seed] = run.path

@@ -1,0 +1,287 @@
+"""A run as its events tell it, finished or not: what reports are made of. Read without torch."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fedclass import metrics
+from fedclass.errors import RunError
+from fedclass.runs.events import (
+    Event,
+    RoundFinished,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    TaskFinished,
+    TaskReused,
+    UpdateRejected,
+    Warned,
+    read_events,
+)
+from fedclass.runs.layout import RunDirectory
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A test of the global model. after: rounds since the start of the run. on_tasks: class-balanced, per task met."""
+
+    after: int
+    task: int
+    accuracy: float  # per image, over all classes met so far
+    on_tasks: list[float]
+    forgetting: float | None  # of the tasks before this one; none in the first
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a task took. phases: seconds, by what they were spent on; together they are `seconds`."""
+
+    task: int
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    phases: dict[str, float]
+
+
+@dataclass(frozen=True)
+class ClientRecord:
+    client: int
+    images: int
+    classes: int
+    rounds: int  # in which its update was used
+    loss: float | None  # in the last of them
+    rejected: int
+
+
+@dataclass
+class History:
+    """The facts of a run, without what a resumed run did a second time."""
+
+    path: Path
+    started: RunStarted
+    config: dict[str, Any]
+    config_text: str
+    rounds: list[RoundFinished] = field(default_factory=list)
+    tasks: list[TaskFinished] = field(default_factory=list)
+    rejected: list[UpdateRejected] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    resumed: list[RunResumed] = field(default_factory=list)
+    reused: list[TaskReused] = field(default_factory=list)
+    finished: bool = False
+
+    @property
+    def label(self) -> str:
+        return f"{self.started.method} ({self.started.variant})"
+
+    @property
+    def rounds_planned(self) -> int:
+        return self.started.rounds * len(self.started.tasks)
+
+    @property
+    def rounds_done(self) -> int:
+        return len(self.rounds)
+
+    @cached_property
+    def edges(self) -> list[int]:
+        """Task i has the classes edges[i]..edges[i+1]-1."""
+        return list(accumulate(self.started.tasks, initial=0))
+
+    @cached_property
+    def metrics(self) -> metrics.Summary | None:
+        """None as long as no task is finished."""
+        if not self.tasks:
+            return None
+        return metrics.summarise([task.confusion for task in self.tasks], self.started.tasks)
+
+    @property
+    def matrix(self) -> list[list[float]]:
+        return self.metrics["accuracy_matrix"] if self.metrics else []
+
+    @cached_property
+    def tests(self) -> list[Tested]:
+        """Every test: after the rounds that had one, and at the end of each task."""
+        in_rounds = [self._test_of_round(event) for event in self.rounds if event.correct and event.tested]
+        return sorted([*in_rounds, *self.ends], key=lambda test: test.after)
+
+    @cached_property
+    def ends(self) -> list[Tested]:
+        """The test at the end of each finished task, with all that the method does there."""
+        return [
+            Tested(
+                after=(event.task + 1) * self.started.rounds,
+                task=event.task,
+                accuracy=metrics.accuracy_micro(event.confusion),
+                on_tasks=row,
+                forgetting=self._forgetting(row),
+            )
+            for event, row in zip(self.tasks, self.matrix, strict=True)
+        ]
+
+    def _test_of_round(self, event: RoundFinished) -> Tested:
+        assert event.correct is not None
+        assert event.tested is not None
+        per_class = [100 * right / images for right, images in zip(event.correct, event.tested, strict=True)]
+        spans = list(pairwise(self.edges))[: event.task + 1]
+        row = [fmean(per_class[first:end]) for first, end in spans]
+        accuracy = 100 * sum(event.correct) / sum(event.tested)
+        return Tested(self.position(event), event.task, accuracy, row, self._forgetting(row))
+
+    def _forgetting(self, row: list[float]) -> float | None:
+        """Mean over the tasks before the newest of: accuracy when it was learned, minus accuracy now."""
+        old = len(row) - 1
+        return fmean(self.matrix[i][i] - row[i] for i in range(old)) if old else None
+
+    def position(self, event: RoundFinished) -> int:
+        """Rounds since the start of the run, this one included."""
+        return event.task * self.started.rounds + event.round + 1
+
+    @cached_property
+    def costs(self) -> list[Cost]:
+        """Per task that has at least one finished round."""
+        ends = {event.task: event for event in self.tasks}
+        costs = []
+        for task in sorted({event.task for event in self.rounds} | ends.keys()):
+            rounds, end = [event for event in self.rounds if event.task == task], ends.get(task)
+            in_rounds = sum(event.seconds for event in rounds)
+            seconds = max(in_rounds, end.seconds if end else 0.0)  # a resumed task may not count its first part
+            costs.append(
+                Cost(
+                    task=task,
+                    bytes_up=end.bytes_up if end else sum(event.bytes_up for event in rounds),
+                    bytes_down=end.bytes_down if end else sum(event.bytes_down for event in rounds),
+                    seconds=seconds,
+                    phases=_phases([*(e.phases for e in rounds), end.phases if end else {}], in_rounds, seconds),
+                )
+            )
+        return costs
+
+    @cached_property
+    def clients(self) -> list[ClientRecord]:
+        took_part, loss = [0] * self.started.clients, dict[int, float]()
+        for event in self.rounds:
+            for client, value in zip(event.clients, event.losses, strict=True):
+                took_part[client] += 1
+                loss[client] = value
+        refused = [event.client for event in self.rejected]
+        return [
+            ClientRecord(
+                client, sum(held), sum(n > 0 for n in held), took_part[client], loss.get(client), refused.count(client)
+            )
+            for client, held in enumerate(self.started.counts)
+        ]
+
+    @cached_property
+    def classes(self) -> list[tuple[str, float, float]]:
+        """Per class met in a finished task: its name, its accuracy when it was learned, and now."""
+        now = metrics.class_accuracy(self.tasks[-1].confusion) if self.tasks else []
+        learned = [
+            value
+            for event, (first, end) in zip(self.tasks, pairwise(self.edges), strict=False)
+            for value in metrics.class_accuracy(event.confusion, range(first, end))
+        ]
+        return list(zip(self.started.classes[: len(now)], learned, now, strict=True))
+
+
+def _phases(told: list[dict[str, float]], in_rounds: float, seconds: float) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for part in told:
+        for name, value in part.items():
+            sums[name] = sums.get(name, 0.0) + value
+    if not sums:  # a run that did not measure its phases
+        return {"rounds": in_rounds, "end of task": seconds - in_rounds}
+    return {**sums, "other": max(0.0, seconds - sum(sums.values()))}
+
+
+def read_history(root: Path) -> History:
+    """A run, from its events.jsonl and config.toml alone. What does not fit together is a RunError."""
+    directory = RunDirectory(root)
+    events = list(read_events(directory.events))
+    started = next((event for event in events if isinstance(event, RunStarted)), None)
+    if started is None:
+        raise RunError(f"{directory.events}: no run has started here; give it some seconds, or leave it out")
+    try:
+        text = directory.config.read_text(encoding="utf-8")
+        history = _replay(History(root, started, tomllib.loads(text), text), events)
+        _check(history)
+    except OSError as error:
+        raise RunError(f"{directory.config}: cannot read it ({error.strerror}); a run needs its config.toml") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise RunError(f"{directory.config}: is damaged ({error})") from error
+    except (ValueError, TypeError, LookupError, ArithmeticError) as error:
+        raise RunError(f"{directory.events}: its events do not fit together ({error}); is it damaged?") from error
+    return history
+
+
+def _replay(history: History, events: Iterable[Event]) -> History:
+    for event in events:
+        match event:
+            case RoundFinished():
+                history.rounds.append(event)
+            case TaskFinished():
+                history.tasks.append(event)
+            case UpdateRejected():
+                history.rejected.append(event)
+            case Warned() if event.message not in history.warnings:
+                history.warnings.append(event.message)
+            case TaskReused():
+                history.reused.append(event)
+            case RunResumed():
+                history.resumed.append(event)
+                again = (event.task, event.round)  # from here on, all is done once more
+                history.rounds = [e for e in history.rounds if (e.task, e.round) < again]
+                history.tasks = [e for e in history.tasks if e.task < event.task]
+                history.rejected = [e for e in history.rejected if (e.task, e.round) < again]
+                history.reused = [e for e in history.reused if e.task < event.task]
+            case RunFinished():
+                history.finished = True
+            case _:
+                pass
+    return history
+
+
+def _check(history: History) -> None:
+    """Read everything once: what cannot be computed from damaged events fails here and not amid a page."""
+    started = history.started
+    wanted = [(task, round) for task in range(len(started.tasks)) for round in range(started.rounds)]
+    if [(event.task, event.round) for event in history.rounds] != wanted[: len(history.rounds)]:
+        raise ValueError("rounds are missing or out of order")
+    if [event.task for event in history.tasks] != list(range(len(history.tasks))):
+        raise ValueError("tasks are missing or out of order")
+    if history.finished and len(history.tasks) != len(started.tasks):
+        raise ValueError("the run is finished, but not all of its tasks are")
+    if any(len(row) != len(started.classes) for row in started.counts) or history.edges[-1] != len(started.classes):
+        raise ValueError("its clients and tasks have other classes")
+    _ = history.metrics, history.tests, history.costs, history.clients, history.classes
+
+
+def find_runs(places: Iterable[Path]) -> list[Path]:
+    """The run directories that `places` name: each is one, or holds some at any depth. Each run once, in order."""
+    found: dict[Path, Path] = {}
+    for place in places:
+        if not place.is_dir():
+            raise RunError(f"{place}: no such folder; `fedclass list` shows the runs there are")
+        if RunDirectory(place).events.exists():
+            inside = [place]
+        else:
+            inside = sorted(events.parent for events in place.rglob("events.jsonl"))
+        if not inside:
+            raise RunError(f"{place}: is no run directory, and there is none within it; `fedclass run` makes one")
+        for run in inside:
+            found.setdefault(run.resolve(), run)
+    return list(found.values())
+
+
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a recipe as --set writes them: train.rounds."""
+    return {
+        name: value
+        for key, inner in config.items()
+        for name, value in (
+            [(f"{key}.{k}", v) for k, v in inner.items()] if isinstance(inner, Mapping) else [(key, inner)]
+        )
+    }

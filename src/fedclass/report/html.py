@@ -1,0 +1,259 @@
+"""One page about one run, or about several side by side; from events and recipes alone, and without a network."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from fedclass.errors import RunError
+from fedclass.report import figures, plots
+from fedclass.report.figures import Chart, show_bytes, show_seconds
+from fedclass.report.groups import Group, differing, group, names
+from fedclass.report.history import History, flat
+from fedclass.report.tables import Table, results_table
+from fedclass.runs.layout import write_atomically
+
+MOST_REJECTED = 50  # in the table; the events have them all
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A headline figure."""
+
+    name: str
+    value: str
+    about: str
+
+
+@dataclass(frozen=True)
+class Section:
+    id: str
+    title: str
+    charts: list[Chart]
+    tables: list[Table]
+
+
+@dataclass(frozen=True)
+class Report:
+    page: str
+    charts: list[Chart]
+
+
+def write_report(runs: Sequence[History], page: Path, pictures: Path) -> None:
+    """The page, and its charts as .svg and .png files for papers."""
+    report = build(runs)
+    try:
+        pictures.mkdir(parents=True, exist_ok=True)
+        write_atomically(page, report.page.encode(errors="replace"))
+        for chart in report.charts:
+            plots.save(chart.figure, pictures, chart.name)
+    except OSError as error:
+        raise RunError(
+            f"{error.filename or page}: cannot be written ({error.strerror}); choose another --out"
+        ) from error
+
+
+def build(runs: Sequence[History]) -> Report:
+    """Everything of a report; nothing is written."""
+    groups = group(runs)
+    called = names(runs)
+    single = runs[0] if len(runs) == 1 else None
+    finished = [g for g in groups if g.finished]
+    sections = [
+        Section("learning", "Accuracy and forgetting", figures.learning(groups), []),
+        Section("classes", "Classes", [*figures.classes(groups), *figures.confusions(groups)], []),
+        Section("clients", "Clients and data", _about_clients(runs), _rejected(runs, called)),
+        Section("cost", "Communication and time", figures.costs(groups), []),
+    ]
+    sections = [section for section in sections if section.charts or section.tables]
+    charts = [chart for section in sections for chart in section.charts]
+    start = runs[0].started
+    page = (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            title=f"{single.label if single else _methods(groups)} on {start.dataset}",
+            facts=_facts(runs),
+            notes=_notes(runs, called),
+            tiles=_tiles(single) if single else [],
+            results=results_table([r for g in finished for r in g.results()]) if finished and not single else None,
+            looks={g.label: g.style.slot % len(plots.PALETTE) for g in groups},
+            listed=None if single else _run_table(groups, called),
+            settings=None if single else _settings_table(groups),
+            sections=sections,
+            drawings={c.name: Markup(plots.inline_svg(c.figure, c.name, label=f"{c.title}. {c.alt}")) for c in charts},
+            recipes=[
+                (called[run.path], run.config_text) for run in ([single] if single else [g.runs[0] for g in groups])
+            ],
+            machines=_machines(runs),
+            palette=plots.PALETTE,
+        )
+    )
+    return Report(page, charts)
+
+
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("fedclass.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def _methods(groups: Sequence[Group]) -> str:
+    found = list(dict.fromkeys(g.method for g in groups))
+    if len(found) > 4:
+        return f"{len(found)} methods"
+    *first, last = found
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _facts(runs: Sequence[History]) -> list[str]:
+    start = runs[0].started
+    seeds = sorted({run.started.seed for run in runs})
+    clients = sorted({run.started.clients for run in runs})
+    rounds = sorted({run.started.rounds for run in runs})
+    return [
+        f"{start.dataset}, {len(start.classes)} classes",
+        "tasks {" + ",".join(map(str, start.tasks)) + "}",
+        f"{' or '.join(map(str, clients))} clients",
+        f"{' or '.join(map(str, rounds))} rounds per task",
+        f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}",
+        *([f"{len(runs)} runs"] if len(runs) > 1 else []),
+    ]
+
+
+def _tiles(run: History) -> list[Tile]:
+    done = run.metrics
+    up, down = sum(cost.bytes_up for cost in run.costs), sum(cost.bytes_down for cost in run.costs)
+    seconds = sum(cost.seconds for cost in run.costs)
+    tiles = []
+    if done is not None:
+        so_far = "" if run.finished else f", after task {len(run.tasks)}"
+        tiles = [
+            Tile("Global accuracy", f"{done['accuracy_last']:.1f} %", f"per image, all classes{so_far}"),
+            Tile("Class-balanced", f"{done['accuracy_last_macro']:.1f} %", f"mean over classes{so_far}"),
+            Tile("Incremental", f"{done['accuracy_average_incremental']:.1f} %", "global, mean over tasks"),
+        ]
+        if done["forgetting_fedclass"] is not None:
+            tiles.append(Tile("Forgetting", f"{done['forgetting_fedclass']:.1f}", "points, forgetting_fedclass"))
+    return [
+        *tiles,
+        Tile("Sent", show_bytes(up + down), f"{show_bytes(up)} up, {show_bytes(down)} down"),
+        Tile("Time", show_seconds(seconds), f"{run.rounds_done} of {run.rounds_planned} rounds"),
+    ]
+
+
+def _about_clients(runs: Sequence[History]) -> list[Chart]:
+    first = runs[0]
+    chart = figures.clients(first) if len(runs) == 1 else None
+    return [figures.partition(first), *([chart] if chart else [])]
+
+
+def _notes(runs: Sequence[History], called: dict[Path, str]) -> list[str]:
+    """The remarks on all runs; the same remark on several of them is one note."""
+    about: dict[str, list[str]] = {}
+    for run in runs:
+        for remark in remarks(run):
+            about.setdefault(remark, []).append(called[run.path])
+    if len(runs) == 1:
+        return list(about)
+    everywhere = len(runs)
+    return [
+        f"{'All runs' if len(which) == everywhere else ', '.join(which)}: {remark}" for remark, which in about.items()
+    ]
+
+
+def remarks(run: History) -> list[str]:
+    """What every reader of the run's results should know."""
+    found = []
+    if not run.finished:
+        found.append(
+            f"The run is not finished: {run.rounds_done} of {run.rounds_planned} rounds, {len(run.tasks)} of "
+            f"{len(run.started.tasks)} tasks. Figures are those so far."
+        )
+    if not run.started.official and not any("published checksums" in message for message in run.warnings):
+        found.append(f"Unofficial data: the files of {run.started.dataset} do not have the published checksums.")
+    found += run.warnings
+    if run.rejected:
+        clients = len({event.client for event in run.rejected})
+        found.append(
+            f"{len(run.rejected)} update{'s' if len(run.rejected) > 1 else ''} of {clients} "
+            f"client{'s' if clients > 1 else ''} left out: see the table of rejected updates."
+        )
+    for event in run.resumed:
+        other = "" if event.machine == run.started.machine else ", on a machine or versions that differ: bits may too"
+        found.append(f"Stopped, and resumed before task {event.task + 1}, round {event.round + 1}{other}.")
+    for reused in run.reused:
+        found.append(
+            f"Task {reused.task + 1} was not trained again but taken from a run that had done the same "
+            f"({reused.key[:12]}); its times are of that run."
+        )
+    return found
+
+
+def _rejected(runs: Sequence[History], called: dict[Path, str]) -> list[Table]:
+    found = [(run, event) for run in runs for event in run.rejected]
+    if not found:
+        return []
+    rows = [
+        (called[run.path], str(e.task + 1), _round(run, e.round), str(e.client), e.reason)
+        for run, e in found[:MOST_REJECTED]
+    ]
+    reasons = Counter(event.reason for _, event in found).most_common(5)
+    notes = [f"{count} times: {reason}" for reason, count in reasons]
+    if len(found) > MOST_REJECTED:
+        notes.append(f"The first {MOST_REJECTED} of {len(found)}; events.jsonl has all of them.")
+    return [Table("Rejected updates", ("run", "task", "round", "client", "reason"), tuple(rows), tuple(notes))]
+
+
+def _round(run: History, round: int) -> str:
+    return "end" if round == run.started.rounds else str(round + 1)
+
+
+def _run_table(groups: Sequence[Group], called: dict[Path, str]) -> Table:
+    rows = []
+    for g in groups:
+        for run in g.runs:
+            done = run.metrics
+            forgetting = done and done["forgetting_fedclass"]
+            rows.append(
+                (
+                    called[run.path],
+                    g.label,
+                    str(run.started.seed),
+                    f"{run.rounds_done}/{run.rounds_planned}",
+                    f"{done['accuracy_last']:.1f}" if done else "-",
+                    "-" if forgetting is None else f"{forgetting:.1f}",
+                    show_bytes(sum(cost.bytes_up for cost in run.costs)),
+                    show_bytes(sum(cost.bytes_down for cost in run.costs)),
+                    show_seconds(sum(cost.seconds for cost in run.costs)),
+                )
+            )
+    columns = ("run", "method (variant)", "seed", "rounds", "global", "forgetting", "up", "down", "time")
+    return Table("All runs", columns, tuple(rows), ())
+
+
+def _settings_table(groups: Sequence[Group]) -> Table | None:
+    """The keys in which the groups differ."""
+    keys = [key for key in differing([g.runs[0] for g in groups]) if key != "method.name"]
+    if not keys:
+        return None
+    own = [flat(g.runs[0].config) for g in groups]
+    rows = tuple((key, *(str(table.get(key, "-")) for table in own)) for key in keys)
+    return Table("Settings that differ", ("key", *(g.label for g in groups)), rows, ())
+
+
+def _machines(runs: Sequence[History]) -> list[str]:
+    told = (
+        f"fedclass {run.started.version}, engine {run.started.engine}, "
+        + ", ".join(f"{name} {value}" for name, value in run.started.machine.items())
+        for run in runs
+    )
+    return list(dict.fromkeys(told))
