@@ -367,9 +367,9 @@ def test_runs_of_one_method_with_other_settings_are_told_apart(made):
             made(f"sweep/{beta}-{seed}", seed=seed, tasks=(3,), config=recipe.format(seed, beta))
     page = page_of(made("sweep/last", seed=2, tasks=(3,), config=recipe.format(2, 5.0)).parent)
     results = page.table("synnum {3}, seeds 0, 1, 2: mean ± deviation")
-    assert [row[0] for row in results[1:]] == ["fedclass (tuned, beta=1.0)", "fedclass (tuned, beta=5.0)"]
+    assert [row[0] for row in results[1:]] == ["fedclass (tuned) beta=1", "fedclass (tuned) beta=5"]
     assert page.table("Settings that differ") == [
-        ["key", "fedclass (tuned, beta=1.0)", "fedclass (tuned, beta=5.0)"],
+        ["key", "fedclass (tuned) beta=1", "fedclass (tuned) beta=5"],
         ["method.beta", "1.0", "5.0"],
     ]
 
@@ -381,7 +381,7 @@ def test_an_unfinished_run_among_others_is_no_part_of_their_means(made, told):
     results = page.table("synnum {2,3}, seeds 0, 2: mean ± deviation")
     assert [row[0] for row in results[1:]] == ["fedclass (tuned)"]
     assert "b: The run is not finished: 3 of 4 rounds" in page.text
-    assert "fedclass (tuned, unfinished)" in page.text
+    assert "fedclass (tuned), unfinished" in page.text
 
 
 def test_none_of_several_need_be_finished(made, told):

@@ -2,7 +2,6 @@
 
 import re
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -188,7 +187,7 @@ def setting(member: "Member") -> "Setting":
     from fedclass.report.rows import Setting
 
     e = member.experiment
-    return Setting.of(tomllib.loads(e.to_toml()), variant=e.method.variant_name)
+    return Setting.of(e.to_tables(), method=e.method_name, variant=e.method.variant_name)
 
 
 def _names(members: "Sequence[Member]") -> list[str]:

@@ -1,6 +1,5 @@
 """fedclass reproduce: the paper's figures beside ours."""
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -121,9 +120,10 @@ def _choices(part: "Part", entries: "Sequence[Choice]") -> "list[tuple[Choice, s
 
 
 def _changed(experiment: "Experiment", recipe: "Experiment") -> tuple[str, ...]:
-    from fedclass.report.rows import flat, text
+    from fedclass.report.rows import text
+    from fedclass.runs.layout import flat
 
-    now, usual = (flat(tomllib.loads(e.to_toml())) for e in (experiment, recipe))
+    now, usual = (flat(e.to_tables()) for e in (experiment, recipe))
     return tuple(
         f"{key}={text(now.get(key, 'none'))} (recipe: {text(usual.get(key, 'none'))})"
         for key in now | usual

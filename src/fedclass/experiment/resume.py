@@ -9,7 +9,7 @@ from fedclass.experiment.checkpoint import Checkpoint, Checkpoints
 from fedclass.experiment.config import load
 from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.setup import Setup
-from fedclass.runs.layout import RunDirectory
+from fedclass.runs.layout import RunDirectory, flat
 
 
 def circumstances(setup: Setup) -> dict[str, Any]:
@@ -64,14 +64,6 @@ def check_config(directory: RunDirectory, config: Mapping[str, Any]) -> None:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """The keys in which two recipes differ, as text."""
-
-    def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            f"{name}.{key}" if isinstance(table, Mapping) else name: value
-            for name, table in tables.items()
-            for key, value in (table.items() if isinstance(table, Mapping) else [("", table)])
-        }
-
     before, after = flat(old), flat(new)
     keys = [key for key in before | after if before.get(key) != after.get(key)]
     return ", ".join(f"{key} ({before.get(key)!r} then, {after.get(key)!r} now)" for key in keys)

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from fedclass.errors import RunError
-from fedclass.report.history import History, flat
+from fedclass.report.history import History
 from fedclass.report.plots import Style, styles
+from fedclass.report.rows import APART, Setting, labels
+from fedclass.runs.layout import flat
 from fedclass.runs.results import Result
-
-BESIDE_THE_POINT = ("seed", "data.path")  # the data's checksum says whether it is the same
 
 
 @dataclass(frozen=True)
@@ -18,13 +18,9 @@ class Group:
     """Runs of one method with one set of parameters. All of them are finished, or none is."""
 
     method: str
-    variant: str  # with the settings that tell it apart from other groups
+    label: str  # with the settings that tell it apart from other groups
     style: Style
     runs: list[History]
-
-    @property
-    def label(self) -> str:
-        return f"{self.method} ({self.variant})"
 
     @property
     def finished(self) -> bool:
@@ -36,7 +32,7 @@ class Group:
         for run in self.runs:
             start = run.started
             about: dict[str, Any] = {
-                **{"method": self.method, "variant": self.variant, "dataset": start.dataset, "seed": start.seed},
+                **{"method": self.method, "variant": start.variant, "dataset": start.dataset, "seed": start.seed},
                 **{"official_data": start.official, "tasks": start.tasks},
             }
             found.append(Result(run.path, about | dict(run.metrics or {})))
@@ -47,27 +43,24 @@ def group(runs: Sequence[History]) -> list[Group]:
     """Groups in order of appearance. Runs that cannot be compared are a RunError."""
     for run in runs[1:]:
         _check_comparable(runs[0], run)
-    settings = [_settings(run) for run in runs]
+    settings = [Setting.of(run.config, method=run.started.method, variant=run.started.variant) for run in runs]
+    named = labels(settings)
     members: dict[tuple[str, str], list[History]] = {}
-    for run, own in zip(runs, settings, strict=True):
-        rivals = [s for r, s in zip(runs, settings, strict=True) if r.label == run.label]
-        apart = [key for key in own if any(rival.get(key) != own[key] for rival in rivals)]
-        words = [run.started.variant, *(f"{_short(key)}={own[key]}" for key in apart)]
-        if not run.finished:
-            words.append("unfinished")
-        members.setdefault((run.started.method, ", ".join(words)), []).append(run)
+    for run, setting in zip(runs, settings, strict=True):
+        label = f"{named[setting]}{'' if run.finished else ', unfinished'}"
+        members.setdefault((setting.method, label), []).append(run)
     for together in members.values():
         _check_seeds(together)
     looks = styles([method for method, _ in members])
     return [
-        Group(method, variant, look, together)
-        for ((method, variant), together), look in zip(members.items(), looks, strict=True)
+        Group(method, label, look, together)
+        for ((method, label), together), look in zip(members.items(), looks, strict=True)
     ]
 
 
 def differing(runs: Sequence[History]) -> list[str]:
     """Keys of the recipe that are not the same in all runs."""
-    settings = [_settings(run) for run in runs]
+    settings = [{key: value for key, value in flat(run.config).items() if key not in APART} for run in runs]
     keys = dict.fromkeys(key for own in settings for key in own)
     return [key for key in keys if len({str(own.get(key)) for own in settings}) > 1]
 
@@ -81,14 +74,6 @@ def names(runs: Sequence[History]) -> dict[Path, str]:
     while len({part[: shared + 1] for part in parts}) == 1:
         shared += 1
     return {run.path: "/".join(part[shared:]) or part[-1] for run, part in zip(runs, parts, strict=True)}
-
-
-def _settings(run: History) -> dict[str, Any]:
-    return {key: value for key, value in flat(run.config).items() if key not in BESIDE_THE_POINT}
-
-
-def _short(key: str) -> str:
-    return key.removeprefix("method.")
 
 
 def _check_comparable(first: History, other: History) -> None:

@@ -1,7 +1,7 @@
 """A run as its events tell it, finished or not: what reports are made of. Read without torch."""
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -274,14 +274,3 @@ def find_runs(places: Iterable[Path]) -> list[Path]:
         for run in inside:
             found.setdefault(run.resolve(), run)
     return list(found.values())
-
-
-def flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a recipe as --set writes them: train.rounds."""
-    return {
-        name: value
-        for key, inner in config.items()
-        for name, value in (
-            [(f"{key}.{k}", v) for k, v in inner.items()] if isinstance(inner, Mapping) else [(key, inner)]
-        )
-    }

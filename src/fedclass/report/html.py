@@ -12,9 +12,9 @@ from fedclass.errors import RunError
 from fedclass.report import figures, plots
 from fedclass.report.figures import Chart, show_bytes, show_seconds
 from fedclass.report.groups import Group, differing, group, names
-from fedclass.report.history import History, flat
+from fedclass.report.history import History
 from fedclass.report.tables import Table, results_table
-from fedclass.runs.layout import write_atomically
+from fedclass.runs.layout import flat, write_atomically
 
 MOST_REJECTED = 50  # in the table; the events have them all
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedclass.errors import ConfigError, RunError
-from fedclass.runs.layout import RunDirectory
+from fedclass.runs.layout import RunDirectory, flat
 from fedclass.runs.results import Result
 
-# A row averages over seeds; tests in the middle of a task change no result; the method and the tasks are named anyway,
-# and tasks can be written in several ways.
-APART = {"seed", "evaluation.every", "method.name", "stream.tasks"}
+# A row averages over seeds; where the files are and tests in the middle of a task change no result; the method and the
+# tasks are named anyway, and tasks can be written in several ways.
+APART = {"seed", "data.path", "evaluation.every", "method.name", "stream.tasks"}
 
 # A variant's name tells these already: FedCLASS adds to it whichever is not the variant's own.
 TOLD_BY_VARIANT = {
@@ -35,14 +35,15 @@ class Setting:
     values: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], *, variant: str) -> Self:
+    def of(cls, config: Mapping[str, Any], *, method: str, variant: str) -> Self:
         """`config`: the tables of a stored recipe."""
         values = tuple((key, text(value)) for key, value in flat(config).items() if key not in APART)
-        return cls(config["method"]["name"], variant, values)
+        return cls(method, variant, values)
 
     @classmethod
     def read(cls, result: Result) -> Self:
-        return cls.of(read_config(result.path), variant=result.summary["variant"])
+        about = result.summary
+        return cls.of(read_config(result.path), method=about["method"], variant=about["variant"])
 
 
 @dataclass(frozen=True)
@@ -84,14 +85,6 @@ def read_config(root: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path}: is damaged ({error})") from error
     return config
-
-
-def flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """{"train": {"rounds": 2}} as {"train.rounds": 2}."""
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        found |= {f"{name}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else {name: value}
-    return found
 
 
 def text(value: object) -> str:

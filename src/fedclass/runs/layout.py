@@ -2,9 +2,10 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -84,3 +85,11 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     except OSError:
         part.unlink(missing_ok=True)
         raise
+
+
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's keys as --set writes them: {"train": {"rounds": 2}} as {"train.rounds": 2}."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        found |= {f"{name}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else {name: value}
+    return found
