@@ -30,7 +30,7 @@ check: .venv/ready ## format, lint, types, import layers (seconds)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: .venv/ready ## speed as ratios, a few minutes; nothing else should run meanwhile
+bench: .venv/ready ## speed as ratios, up to ten minutes; nothing else should run meanwhile
 	$(BIN)/python bench/speed.py
 
 clean: ## remove the virtual environment and caches

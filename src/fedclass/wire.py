@@ -50,7 +50,8 @@ class Update:
 
 
 def nbytes(weights: Weights) -> int:
-    return sum(tensor.nbytes for tensor in weights.values())
+    known: int | None = getattr(weights, "nbytes", None)  # weights in one piece know it without looking at each tensor
+    return sum(tensor.nbytes for tensor in weights.values()) if known is None else known
 
 
 def sha256(weights: Weights) -> str:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from torch import nn
 
 from fedclass.models.weights import Packed, flaw, weighted_mean
+from fedclass.wire import nbytes
 
 checked = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -192,6 +193,10 @@ def test_what_is_learned_lies_apart_from_what_is_not():
 
 def test_every_tensor_begins_at_a_multiple_of_sixteen_elements():
     assert {slot.start % 16 for slot in Packed.of(mixed()).layout.slots.values()} == {0}
+
+
+def test_packed_weights_know_how_many_bytes_they_are():
+    assert Packed.of(mixed()).nbytes == nbytes(Packed.of(mixed())) == nbytes(mixed())
 
 
 def test_packed_weights_travel_as_plain_bytes():

@@ -1,5 +1,6 @@
 """Weights in one piece, and arithmetic on them: the mean of Algorithm 2, and what makes an update unusable."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -27,7 +28,7 @@ class Slot(NamedTuple):
         if len(self.shape) == 4:
             _, c, h, w = self.shape
             return piece.as_strided(self.shape, (c * h * w, 1, w * c, c))
-        return piece[: int(np.prod(self.shape))].view(self.shape)
+        return piece[: math.prod(self.shape)].view(self.shape)
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,12 @@ class Packed(Mapping[str, Tensor]):
     def __reduce__(self) -> tuple[Callable[..., "Packed"], tuple[Layout, list[NDArray[np.generic]]]]:
         """As plain bytes: torch would put each section into a shared memory file of its own."""
         return _unpacked, (self.layout, [section.numpy() for section in self.sections])
+
+    @property
+    def nbytes(self) -> int:
+        """Of all tensors, without what lies between them."""
+        sizes = [dtype.itemsize for dtype, _, _ in self.layout.sections]
+        return sum(math.prod(slot.shape) * sizes[slot.section] for slot in self.layout.slots.values())
 
     def clone(self) -> "Packed":
         return Packed(self.layout, [section.clone() for section in self.sections])
