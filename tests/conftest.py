@@ -18,6 +18,12 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def _no_cache_of_others(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test has learned must not be taken over by another, or by the person who runs the tests."""
+    monkeypatch.setenv("FEDCLASS_DATA", str(tmp_path_factory.mktemp("cache")))
+
+
 def write_tiny(path: Path, *, classes: int = 4, train: int = 24, test: int = 10, side: int = 8) -> Path:
     """A data set that a small network learns in seconds: each class has its own pattern under noise."""
     rng = np.random.default_rng(0)

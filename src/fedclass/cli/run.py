@@ -34,7 +34,7 @@ def run(
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
     engine: Annotated[
         Literal["inprocess", "processes"] | None,
-        typer.Option(help="Where clients work. Default: processes, where there are several cores."),
+        typer.Option(help="Where clients work. Default: processes, where there are several cores and enough to do."),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes, one core each; the result is the same. Default: all cores.")
@@ -54,7 +54,7 @@ def run(
     Example:  fedclass run cifar10_2task --set data.path=~/cifar-10-batches-bin --set method.beta=8
     """
     from fedclass.cli.display import console, display, print_table
-    from fedclass.experiment.compare import run_one, usual_engine
+    from fedclass.experiment.compare import run_one
     from fedclass.experiment.config import load
     from fedclass.report.tables import results_table
     from fedclass.runs.events import Event
@@ -84,7 +84,7 @@ def run(
             experiment,
             root,
             listen,
-            engine=engine or usual_engine(experiment),
+            engine=engine or ("processes" if workers else None),
             workers=workers,
             go_on=resume is not None,
             reuse=reuse,

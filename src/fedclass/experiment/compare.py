@@ -18,7 +18,7 @@ from fedclass.experiment.config import Experiment
 from fedclass.experiment.resume import check_config
 from fedclass.experiment.reuse import key_after, usual_store
 from fedclass.experiment.runner import run
-from fedclass.experiment.setup import prepare
+from fedclass.experiment.setup import Setup, prepare
 from fedclass.federation.client import chosen_device
 from fedclass.federation.store import MemoryStore
 from fedclass.runs.events import Event, RunFinished, TaskStarted, read_events
@@ -30,6 +30,7 @@ Told = tuple[int, Event | FedclassError]
 
 
 EngineName = Literal["inprocess", "processes"]
+WORTH_PROCESSES = 10_000  # images to train on: some 20 s of one core, when to start a process takes 3 s
 
 
 def run_one(
@@ -37,7 +38,7 @@ def run_one(
     root: Path | str,
     listen: Callable[[Event], None] = lambda _: None,
     *,
-    engine: EngineName = "inprocess",
+    engine: EngineName | None = "inprocess",
     workers: int | None = None,
     go_on: bool = False,
     reuse: bool = False,
@@ -46,7 +47,7 @@ def run_one(
 
     Everything is prepared first, so that a mistake in the recipe leaves no directory behind. The engine "processes"
     uses as many processes as `workers` says, or one per core; a script that asks for it needs the usual
-    `if __name__ == "__main__":`, because Python's new processes import the script.
+    `if __name__ == "__main__":`, because Python's new processes import the script. None: processes, if worth it.
 
     go_on: what the directory holds of this experiment is continued, or read if it is finished; otherwise it must be
     new or empty.  reuse: tasks that an earlier run with the same beginning has learned are taken over.
@@ -63,7 +64,7 @@ def run_one(
         setup = prepare(experiment)
         create(directory.root)
     store, done = MemoryStore(), usual_store() if reuse else None
-    if engine == "inprocess":
+    if (engine or usual_engine(setup)) == "inprocess":
         return run(setup, InProcess(setup.client(store)), directory, listen, store=store, done=done)
     shared = Shared(setup)
     setup = shared.open()  # lets go of the first copy
@@ -71,10 +72,12 @@ def run_one(
         return run(setup, pool, directory, listen, store=store, done=done)
 
 
-def usual_engine(experiment: Experiment) -> EngineName:
-    """All cores, if there are several; several processes on one GPU would only be in each other's way."""
-    on_cpu = chosen_device(experiment.train.device).type == "cpu"
-    return "processes" if on_cpu and cores() > 1 else "inprocess"
+def usual_engine(setup: Setup) -> EngineName:
+    """All cores, if there are several and the work is worth starting processes; not on a GPU, where they would wait."""
+    train = setup.experiment.train
+    images = sum(map(len, setup.stream.shares)) * train.local_epochs * train.rounds * train.participation
+    on_cpu = chosen_device(train.device).type == "cpu"
+    return "processes" if on_cpu and cores() > 1 and images >= WORTH_PROCESSES else "inprocess"
 
 
 def cores() -> int:
@@ -100,7 +103,7 @@ def run_all(
     firsts = _prepared(experiments, reuse)
     total = workers or cores()
     at_a_time = min(total, max(len(set(firsts)), 1))
-    each: dict[str, Any] = {"engine": "processes", "workers": total // at_a_time} if total > at_a_time else {}
+    each: dict[str, Any] = {"engine": None, "workers": total // at_a_time} if total > at_a_time else {}
     spawn = multiprocessing.get_context("spawn")
     told: Queue[Told] = spawn.Queue()
     waiting = list(range(len(experiments)))
