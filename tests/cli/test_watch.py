@@ -80,6 +80,7 @@ LEARNED = TaskFinished(task=0, confusion=[[4, 1], [0, 5]], exemplars=4, bytes_up
 
 def write(root: Path, *events: Event) -> None:
     root.mkdir(parents=True, exist_ok=True)
+    (root / "config.toml").write_text('seed = 0\n[method]\nname = "fedclass"\n')
     for event in events:
         if isinstance(event, RunFinished):
             write_atomically(RunDirectory(root).summary, json.dumps(event.summary))

@@ -43,7 +43,7 @@ def _follow(roots: Sequence[Path], shown: "Display", *, once: bool) -> list[Path
     from fedclass.runs.layout import RunDirectory
 
     tails = [Tail(RunDirectory(root).events) for root in roots]
-    finished: set[int] = set()
+    ending: set[int] = set()  # those whose last event is there; the summary comes a moment later
     began, patience, said = time.time(), QUIET, False
     while True:
         for number, tail in enumerate(tails):
@@ -51,11 +51,12 @@ def _follow(roots: Sequence[Path], shown: "Display", *, once: bool) -> list[Path
                 shown.tell(number, event)
                 match event:
                     case RunFinished():
-                        finished.add(number)
+                        ending.add(number)
                     case RunStarted() | RunResumed():
-                        finished.discard(number)
+                        ending.discard(number)
                     case RoundFinished():
                         patience = max(patience, 2 * event.seconds)  # nothing is written within a round
+        finished = {number for number in ending if RunDirectory(roots[number]).finished}
         if len(finished) < len(roots):
             quiet = time.time() - max((at for tail in tails if (at := tail.written()) is not None), default=began)
             if quiet > patience and not said:
@@ -72,13 +73,9 @@ def _duration(seconds: float) -> str:
 
 
 def _print_results(finished: Sequence[Path]) -> None:
-    """A table for all runs on the same data and tasks; a folder may hold others too."""
     from fedclass.cli.display import print_table
-    from fedclass.report.tables import results_table
+    from fedclass.report.tables import comparison
     from fedclass.runs.results import Result
 
-    groups: dict[tuple[str, ...], list[Result]] = {}
-    for result in map(Result.read, finished):
-        groups.setdefault((result.summary["dataset"], *map(str, result.summary["tasks"])), []).append(result)
-    for results in groups.values():
-        print_table(results_table(results))
+    for table in comparison([Result.read(root) for root in finished], differences=False):
+        print_table(table)
