@@ -79,8 +79,8 @@ def run(
                     listen(event)
 
                 def keep(state: State) -> None:
-                    clients, changes = (store.states, store.changes) if store is not None else ({}, 0)
-                    known.save(state, clients, changes=changes, events=log.settle(), made_with=made_with)
+                    clients, version = (store.states, store.changes) if store is not None else ({}, 0)
+                    known.save(state, clients, changes=version, events=log.settle(), made_with=made_with)
 
                 for event in read_events(directory.events):
                     listen(event)
