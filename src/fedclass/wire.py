@@ -1,25 +1,26 @@
 """All that may ever cross the network between the server and a client.
 
 No image and no exemplar is among it, and no output for a single sample but the mean loss of a client that has only one.
-A test lists these fields.
+A test lists these fields. Within one machine Jobs and Updates are enough; sites with data of their own are also asked for
+an Announcement, and sent a Plan with each Job.
 """
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 Weights = Mapping[str, Tensor]  # parameters and buffers by name, on the CPU
 
-Phase = Literal["train", "end_task"]
+Phase = Literal["train", "end_task", "evaluate"]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What the server asks of one client: to train for one round, or to close a task (choose exemplars)."""
+    """What the server asks of one client: to train for a round, to close a task (choose exemplars), or to test a model."""
 
     client: int
     task: int
@@ -31,9 +32,8 @@ class Job:
     @property
     def where(self) -> str:
         """For messages, which count from 1 but for clients."""
-        return f"client {self.client}, task {self.task + 1}, " + (
-            f"round {self.round + 1}" if self.phase == "train" else "end of the task"
-        )
+        ends = {"train": f"round {self.round + 1}", "end_task": "end of the task", "evaluate": "evaluation"}
+        return f"client {self.client}, task {self.task + 1}, {ends[self.phase]}"
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,41 @@ class Update:
     examples: int  # the weight of this update in the mean
     metrics: Mapping[str, float]
     extras: Mapping[str, Tensor] = field(default_factory=dict)  # only what Method.uploads declares
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a site must know, besides the Job, to do what a client within the server's machine would do.
+
+    federation: under which it keeps its state.  recipe: the tables seed, memory, model, train and method of the recipe.
+    mean, std: pixels in 0..1 become (x - mean) / std.  image: (H, W, C).  classes: the names of all that have arrived,
+    in order of arrival.  task_sizes: how many of them came with each task.  teacher: the SHA-256 of the global model at
+    the end of the previous task, for a site that has kept it; none if the method needs none.
+    """
+
+    federation: str
+    recipe: Mapping[str, Any]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    image: tuple[int, int, int]
+    classes: tuple[str, ...]
+    task_sizes: tuple[int, ...]
+    teacher: str | None
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """What a site says of itself before a task.
+
+    classes: the names of those it holds, each with its number of training images, if the site tells it (it may be
+    rounded).  fresh: the same of images that no earlier task has had.  image: (H, W, C); none if it holds none.
+    """
+
+    site: str
+    classes: Mapping[str, int | None]
+    fresh: Mapping[str, int | None]
+    image: tuple[int, int, int] | None
+    machine: Mapping[str, str]
 
 
 def nbytes(weights: Weights) -> int:
