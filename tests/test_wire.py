@@ -3,14 +3,14 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError
-from typing import Literal, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import pytest
 import torch
 from torch import Tensor
 
 from fedclass.models.build import build_model
-from fedclass.wire import Job, Update, nbytes, sha256
+from fedclass.wire import Announcement, Job, Plan, Update, nbytes, sha256
 
 WEIGHTS = {"b": torch.tensor([[1.0, 2.0]]), "a": torch.tensor(3)}
 
@@ -21,7 +21,7 @@ def test_a_job_holds_these_fields_and_no_others():
         ("client", int),
         ("task", int),
         ("round", int),
-        ("phase", Literal["train", "end_task"]),
+        ("phase", Literal["train", "end_task", "evaluate"]),
         ("weights", Mapping[str, Tensor]),
         ("teacher", Mapping[str, Tensor] | None),
     ]
@@ -37,6 +37,30 @@ def test_an_update_holds_these_fields_and_no_others():
         ("examples", int),
         ("metrics", Mapping[str, float]),
         ("extras", Mapping[str, Tensor]),
+    ]
+
+
+def test_a_plan_holds_these_fields_and_no_others():
+    assert list(get_type_hints(Plan).items()) == [
+        ("federation", str),
+        ("recipe", Mapping[str, Any]),
+        ("mean", tuple[float, ...]),
+        ("std", tuple[float, ...]),
+        ("image", tuple[int, int, int]),
+        ("classes", tuple[str, ...]),
+        ("task_sizes", tuple[int, ...]),
+        ("teacher", str | None),
+    ]
+
+
+def test_an_announcement_holds_these_fields_and_no_others():
+    """The names of classes and, if the site tells them, how many images of each. Nothing about a single image."""
+    assert list(get_type_hints(Announcement).items()) == [
+        ("site", str),
+        ("classes", Mapping[str, int | None]),
+        ("fresh", Mapping[str, int | None]),
+        ("image", tuple[int, int, int] | None),
+        ("machine", Mapping[str, str]),
     ]
 
 

@@ -1,8 +1,8 @@
 """All that may ever cross the network between the server and a client.
 
 No image and no exemplar is among it, and no output for a single sample but the mean loss of a client that has only one.
-A test lists these fields. Within one machine Jobs and Updates are enough; sites with data of their own are also asked for
-an Announcement, and sent a Plan with each Job.
+A test lists these fields. Within one machine Jobs and Updates are enough; sites with data of their own are also asked
+for an Announcement, and sent a Plan with each Job.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ Phase = Literal["train", "end_task", "evaluate"]
 
 @dataclass(frozen=True)
 class Job:
-    """What the server asks of one client: to train for a round, to close a task (choose exemplars), or to test a model."""
+    """What the server asks of one client: to train for a round, to close a task (choose exemplars), to test a model."""
 
     client: int
     task: int
