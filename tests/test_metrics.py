@@ -111,7 +111,8 @@ def test_numpy_counts_are_as_good_as_lists_and_the_summary_is_json():
         (lambda: accuracy_micro([[0.5]]), "whole counts"),
         (lambda: accuracy_micro([[0, 0], [0, 0]]), "no test images"),
         (lambda: class_accuracy([[1, 0], [0, 0]]), r"no test images of classes \[1\]"),
-        (lambda: accuracy_macro([[1, 0], [0, 0]]), r"no test images of classes \[1\]"),
+        (lambda: accuracy_macro([[0, 0], [0, 0]]), "no classes with test images"),
+        (lambda: accuracy_row([[1, 0], [0, 0]], [1, 1]), "no classes with test images"),
         (lambda: accuracy_macro([[1]], [1]), r"classes \[1\] are not among the 1"),
         (lambda: accuracy_macro([[1]], [-1]), r"classes \[-1\] are not among the 1"),
         (lambda: accuracy_macro([[1]], []), "no classes"),
@@ -420,3 +421,10 @@ def test_paper_beta_zero_is_its_fedavg():
     assert TABLES["ablations"]["beta"]["0"] == TABLES["results"]["emnist_3task"]["fedavg"]
     assert TABLES["ablations"]["beta"]["5"] == TABLES["results"]["emnist_3task"]["fedclass"]
     assert TABLES["ablations"]["memory_per_class"]["2"] == TABLES["results"]["emnist_3task"]["fedclass"]
+
+
+def test_a_class_without_test_images_is_left_out_of_the_mean_over_classes():
+    """Sites may have no image of a rare class to hold out."""
+    confusion = [[3, 1, 0], [0, 0, 0], [1, 0, 1]]
+    assert accuracy_macro(confusion) == (75 + 50) / 2
+    assert accuracy_row(confusion, [2, 1]) == [75, 50]

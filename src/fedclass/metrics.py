@@ -70,13 +70,16 @@ def accuracy_micro(confusion: ArrayLike) -> float:
 
 
 def accuracy_macro(confusion: ArrayLike, classes: Sequence[int] | None = None) -> float:
-    """Mean of class_accuracy over `classes` (default: all): every class counts the same.
+    """Mean of class_accuracy over those of `classes` (default: all) that have test images: each counts the same.
 
-    Predictions of any class count; only the truth is restricted to `classes`.
+    Predictions of any class count; only the truth is restricted to `classes`. Sites may have no image left to hold out
+    of a class that is rare; a run says so where it happens.
     """
-    per_class = class_accuracy(confusion, classes)
+    images = _counts(confusion).sum(axis=1)
+    chosen = range(len(images)) if classes is None else classes
+    per_class = class_accuracy(confusion, [i for i in chosen if not 0 <= i < len(images) or images[i]])
     if not per_class:
-        raise ValueError("no classes: accuracy is undefined")
+        raise ValueError("no classes with test images: accuracy is undefined")
     return fmean(per_class)
 
 

@@ -20,9 +20,11 @@ from fedclass.runs.events import (
     RunFinished,
     RunResumed,
     RunStarted,
+    SitesKnown,
     TaskFinished,
     TaskReused,
     TaskStarted,
+    UpdateMissing,
     UpdateReceived,
     UpdateRejected,
     Warned,
@@ -140,8 +142,13 @@ class Live:
                 self._remark(number, remark(event), style="none")
             case TaskReused():
                 self._remark(number, remark(event), style="none")
-            case Warned() | UpdateRejected():
+            case Warned() | UpdateRejected() | UpdateMissing():
                 self._remark(number, remark(event), style="yellow")
+            case SitesKnown():
+                pace = self.paces[number]
+                pace.started = pace.started.knowing(event)
+                self.progress.update(row, total=pace.total)
+                self._remark(number, remark(event), style="none")
             case TaskStarted():
                 pass
 
@@ -192,7 +199,10 @@ class Plain:
                 return f"task {event.task + 1} learned: accuracy {accuracy_after(event):.1f} % on all classes so far"
             case RunFinished():
                 return "finished"
-            case RunResumed() | TaskReused() | Warned() | UpdateRejected():
+            case SitesKnown():
+                self.paces[number].started = self.paces[number].started.knowing(event)
+                return remark(event)
+            case RunResumed() | TaskReused() | Warned() | UpdateRejected() | UpdateMissing():
                 return remark(event)
             case TaskStarted() | UpdateReceived():
                 return None
@@ -207,7 +217,7 @@ class State(Plain):
 
     def tell(self, number: int, event: Event) -> None:
         line = self.line(number, event)
-        if line is not None and not isinstance(event, Warned | UpdateRejected):
+        if line is not None and not isinstance(event, Warned | UpdateRejected | UpdateMissing):
             self.last[number] = line
 
     def __exit__(
@@ -220,6 +230,8 @@ class State(Plain):
 
 def plan(event: RunStarted) -> str:
     """Who holds what, in a line; `fedclass plan` has the rest."""
+    if not event.counts:
+        return "waiting for sites to say what they hold"
     held = [sum(row) for row in event.counts]
     kept = ", ".join(f"{n} after task {t + 1}" for t, n in enumerate(event.exemplars))
     return (
@@ -234,7 +246,7 @@ def accuracy_after(event: TaskFinished) -> float:
     return 100 * right / sum(map(sum, event.confusion))
 
 
-def remark(event: RunResumed | TaskReused | Warned | UpdateRejected) -> str:
+def remark(event: RunResumed | TaskReused | Warned | UpdateRejected | UpdateMissing | SitesKnown) -> str:
     match event:
         case RunResumed():
             return f"goes on from task {event.task + 1}, round {event.round + 1}"
@@ -245,6 +257,11 @@ def remark(event: RunResumed | TaskReused | Warned | UpdateRejected) -> str:
         case UpdateRejected():
             where = f"task {event.task + 1}, round {event.round + 1}"
             return f"{where}: update of client {event.client} rejected: {event.reason}"
+        case UpdateMissing():
+            return f"task {event.task + 1}, round {event.round + 1}: no update of client {event.client}: {event.reason}"
+        case SitesKnown():
+            new = event.classes[len(event.classes) - event.tasks[-1] :]
+            return f"sites {', '.join(event.sites)}; task {len(event.tasks)} brings {', '.join(new)}"
 
 
 def print_table(table: Table) -> None:

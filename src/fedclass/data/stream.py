@@ -61,7 +61,8 @@ class Stream:
     def counts(self) -> NDArray[np.int64]:
         """(clients, classes): how many images of each class each client holds."""
         width = len(self.classes)
-        return np.stack([np.bincount(self.targets[share], minlength=width) for share in self.shares])
+        rows = [np.bincount(self.targets[share], minlength=width) for share in self.shares]
+        return np.array(rows, np.int64).reshape(-1, width)
 
 
 def build_stream(data: ImageSet, stream: StreamSettings, shares: PartitionSettings, *, seed: int) -> Stream:

@@ -18,6 +18,7 @@ from torch import Tensor
 from fedclass.data.memory import Exemplars
 from fedclass.errors import RunError
 from fedclass.federation.store import ClientState
+from fedclass.models.weights import plain
 from fedclass.runs.layout import write_atomically
 from fedclass.wire import Weights
 
@@ -47,7 +48,8 @@ class State:
     """A run between two rounds: all that the rest of it depends on. Tasks and rounds count from 0.
 
     weights: the global model, in the middle of a task.  last: what the task before left behind.  reached: the clients
-    that have been sent that model as their teacher.  before_task: the totals when the task began.
+    that have been sent that model as their teacher.  before_task: the totals when the task began.  registry: what the
+    course has found out.
     """
 
     task: int = 0
@@ -58,6 +60,7 @@ class State:
     reached: frozenset[int] = frozenset()
     totals: Totals = field(default_factory=Totals)
     before_task: Totals = field(default_factory=Totals)
+    registry: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,7 @@ class Checkpoints:
             "reached": sorted(state.reached),
             "totals": asdict(state.totals),
             "before_task": asdict(state.before_task),
+            "registry": dict(state.registry),
             "events": events,
             "made_with": dict(made_with),
         }
@@ -129,6 +133,7 @@ class Checkpoints:
             reached=frozenset(content["reached"]),
             totals=Totals(**content["totals"]),
             before_task=Totals(**content["before_task"]),
+            registry=content["registry"],
         )
         return Checkpoint(state, _clients_from_tensors(clients), content["events"], content["made_with"])
 
@@ -179,11 +184,6 @@ def _models_to_tensors(state: State) -> dict[str, Tensor]:
     if state.last is not None:
         parts |= {"last": state.last.weights, "extras": state.last.extras}
     return {f"{part}/{name}": plain(t) for part, tensors in parts.items() for name, t in tensors.items()}
-
-
-def plain(tensor: Tensor) -> Tensor:
-    """A copy as safetensors wants it: in row-major order, sharing memory with no other."""
-    return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 def _part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:

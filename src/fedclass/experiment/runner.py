@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from fedclass import metrics
 from fedclass.data.memory import planned
 from fedclass.engines.base import Engine
 from fedclass.errors import RoundError, RunError
-from fedclass.experiment.checkpoint import Checkpoints, GlobalModel, State, Totals, plain
+from fedclass.experiment.checkpoint import Checkpoints, GlobalModel, State, Totals
+from fedclass.experiment.course import Course, StreamCourse
 from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.resume import changes, circumstances, last_whole
 from fedclass.experiment.reuse import TaskStore
@@ -27,8 +28,9 @@ from fedclass.experiment.setup import Setup
 from fedclass.experiment.trained import EXTRAS, describe
 from fedclass.federation.client import chosen_device
 from fedclass.federation.evaluate import confusion
-from fedclass.federation.server import sample, usable
+from fedclass.federation.server import Missing, sample, usable
 from fedclass.federation.store import MemoryStore
+from fedclass.models.weights import plain
 from fedclass.runs.events import (
     Event,
     EventLog,
@@ -39,12 +41,13 @@ from fedclass.runs.events import (
     TaskFinished,
     TaskReused,
     TaskStarted,
+    UpdateMissing,
     UpdateReceived,
     UpdateRejected,
     Warned,
     read_events,
 )
-from fedclass.runs.layout import RunDirectory, write_atomically
+from fedclass.runs.layout import RunDirectory, Writing, write_atomically
 from fedclass.wire import Job, Update, Weights, nbytes, sha256
 
 Listener = Callable[[Event], None]
@@ -58,14 +61,18 @@ def run(
     *,
     store: MemoryStore | None = None,
     done: TaskStore | None = None,
+    course: Course | None = None,
+    writing: Writing | None = None,
 ) -> dict[str, Any]:
     """Carry out an experiment and return its summary; go on from the last checkpoint if the directory has one.
 
     store: where the engine keeps clients' states, if it is here; they are then part of the checkpoints.  done: tasks
-    that runs with the same beginning have left, to be taken instead of being learned again.
+    that runs with the same beginning have left, to be taken instead of being learned again.  course: which classes come
+    when; by default as the setup's stream says.  writing: goes around whatever is written, if the caller holds the run.
     """
     try:
-        with directory.locked(), one_thread():
+        hold = directory.locked() if writing is None else contextlib.nullcontext(writing)
+        with hold as writing, one_thread():
             made_with, known = circumstances(setup), Checkpoints(directory.checkpoints)
             found, damage = None, list[str]()
             if directory.config.exists():
@@ -75,12 +82,14 @@ def run(
             with EventLog(directory.events, length=found.events if found else 0) as log:
 
                 def tell(event: Event) -> None:
-                    log.write(event)
+                    with writing():
+                        log.write(event)
                     listen(event)
 
                 def keep(state: State) -> None:
                     clients, version = (store.states, store.changes) if store is not None else ({}, 0)
-                    known.save(state, clients, changes=version, events=log.settle(), made_with=made_with)
+                    with writing():
+                        known.save(state, clients, changes=version, events=log.settle(), made_with=made_with)
 
                 for event in read_events(directory.events):
                     listen(event)
@@ -91,7 +100,8 @@ def run(
                         store.restore(found.clients)
                 for message in damage:
                     tell(Warned(message=message))
-                return Run(setup, engine, directory, tell, keep, store, done).carry_out(found.state if found else None)
+                run = Run(setup, engine, directory, tell, keep, store, done, course or StreamCourse(setup), writing)
+                return run.carry_out(found.state if found else None)
     except OSError as error:
         raise RunError(
             f"{directory.root}: cannot go on ({error}); once that is mended, type: "
@@ -122,9 +132,11 @@ class Run:
         keep: Callable[[State], None],
         store: MemoryStore | None,
         done: TaskStore | None,
+        course: Course,
+        writing: Writing,
     ) -> None:
         self.setup, self.engine, self.directory, self.tell, self.keep = setup, engine, directory, tell, keep
-        self.store, self.done = store, done
+        self.store, self.done, self.course, self.writing = store, done, course, writing
         self.experiment, self.stream, self.method = setup.experiment, setup.stream, setup.experiment.method
         self.model = setup.build().to(chosen_device(self.experiment.train.device))
         self.totals = Totals()
@@ -134,15 +146,20 @@ class Run:
         if state is None:
             self._announce()
             state = self._reused() or State()
+        self.course.restore(state.registry)
         self.began = time.perf_counter() - state.totals.seconds
         self.totals = replace(state.totals)
-        while state.task < len(self.stream.task_sizes):
+        while (setup := self.course.begin(state.task, self.tell)) is not None:
+            self.setup, self.stream = setup, setup.stream
             state = self._task(state)
-        assert state.last is not None  # a stream has at least one task
+        if state.last is None:
+            raise RunError(f"{self.directory.root}: ended before its first task; nothing has been learned")
         summary = self._summary(state)
-        self._write_model(state.last)
+        with self.writing():
+            self._write_model(state.last)
         self.tell(RunFinished(summary=summary))
-        write_atomically(self.directory.summary, json.dumps(summary, indent=1) + "\n")
+        with self.writing():
+            write_atomically(self.directory.summary, json.dumps(summary, indent=1) + "\n")
         return summary
 
     def _seconds(self) -> float:
@@ -152,7 +169,7 @@ class Run:
     def _kept(self, state: State) -> State:
         """The state with the totals of now, safely on disk."""
         self.totals.seconds = self._seconds()
-        state = replace(state, totals=replace(self.totals))
+        state = replace(state, totals=replace(self.totals), registry=self.course.registry)
         began = time.perf_counter()
         self.keep(state)
         self.checkpoint_seconds = time.perf_counter() - began
@@ -204,30 +221,33 @@ class Run:
     def _task(self, state: State) -> State:
         """Learn a task, or the rest of it, and return the state in which the next one begins."""
         task, teacher = state.task, state.last.weights if state.last else None
-        clients = self._clients_with_work(task)
         if state.weights is None:
+            if self.course.registry != state.registry:
+                state = self._kept(state)  # what was found out now stays so, whatever happens in the first round
             if teacher is not None:
                 self.model.load(teacher)
             self.model.grow_to(self.stream.classes_until(task), seed=self.experiment.seed)
             state = replace(state, before_task=replace(self.totals, seconds=self._seconds()))
-            self.tell(TaskStarted(task=task, new_classes=self._new_classes(task), clients=len(clients)))
+            learners = self.course.learners(task, self.tell)
+            self.tell(TaskStarted(task=task, new_classes=self._new_classes(task), clients=len(learners)))
         else:
             self.model.load(state.weights)
         weights: Weights = self.model.weights()
         reached = set(state.reached)
         for round in range(state.round, self.experiment.train.rounds):
-            weights = self._round(task, round, clients, weights, teacher, reached)
+            weights = self._round(task, round, weights, teacher, reached)
             state = self._kept(replace(state, round=round + 1, weights=weights, reached=frozenset(reached)))
         phases: dict[str, float] = {}
         with spent(phases, "clients"):
             weights = self.method.finish_task(weights, self.stream.classes_until(task) - self.stream.task_sizes[task])
             extras, exemplars = self._close(task, weights)
         with spent(phases, "evaluate"):
-            counts = self._evaluate(weights, extras)
+            counts, at_sites = self._evaluate(task, weights, extras)
         self.tell(
             TaskFinished(
                 task=task,
                 confusion=counts.tolist(),
+                at_sites=None if at_sites is None else at_sites.tolist(),
                 exemplars=exemplars,
                 bytes_up=self.totals.bytes_up - state.before_task.bytes_up,
                 bytes_down=self.totals.bytes_down - state.before_task.bytes_down,
@@ -245,27 +265,17 @@ class Run:
         until = self.stream.classes_until(task)
         return list(self.stream.classes[until - self.stream.task_sizes[task] : until])
 
-    def _clients_with_work(self, task: int) -> list[int]:
-        """Clients whose update would count: those with new data, or, if exemplars count, with anything."""
-        exemplars_count = self.experiment.train.weighting == "with-exemplars" and self.experiment.memory.keeps
-        first = 0 if exemplars_count else task
-        return [
-            client
-            for client in range(self.stream.clients)
-            if any(len(self.stream.new_data(client, t)) for t in range(first, task + 1))
-        ]
-
     def _round(
         self,
         task: int,
         round: int,
-        clients: list[int],
         weights: Weights,
         teacher: Weights | None,
         reached: set[int],
     ) -> Weights:
         began, train = time.perf_counter(), self.experiment.train
         phases = {"clients": 0.0, "checkpoint": self.checkpoint_seconds}
+        clients = self.course.learners(task, self.tell)
         asked = sample(clients, participation=train.participation, seed=self.experiment.seed, task=task, round=round)
         sent = teacher if self.method.teacher == "previous task" else None
         jobs = [Job(client, task, round, "train", weights, sent) for client in asked]
@@ -288,7 +298,7 @@ class Run:
             raise RoundError(
                 f"task {task + 1}, round {round + 1}: {len(used)} of {len(jobs)} updates were usable, and "
                 f"train.min_updates = {train.min_updates} are needed; {self.directory.events} says why each was "
-                "rejected (NaN often means that train.learning_rate is too high)"
+                "rejected or missing (NaN often means that train.learning_rate is too high)"
             )
         self.totals.bytes_down += down
         examples = [update.examples for update in used]
@@ -299,7 +309,7 @@ class Run:
         counts = None
         if every and not last and (round + 1) % every == 0:
             with spent(phases, "evaluate"):
-                counts = self._evaluate(new_weights, {})
+                counts, _ = self._evaluate(task, new_weights, {})
         self.tell(
             RoundFinished(
                 task=task,
@@ -328,6 +338,9 @@ class Run:
 
         def received() -> Iterator[Update]:
             for done, update in enumerate(self.engine.run(jobs), start=1):
+                if isinstance(update, Missing):
+                    self.tell(UpdateMissing(task=task, round=round, client=update.client, reason=update.reason))
+                    continue
                 self.totals.bytes_up += nbytes(update.weights) + nbytes(update.extras)
                 self.tell(UpdateReceived(task=task, round=round, done=done, of=len(jobs)))
                 yield update
@@ -337,7 +350,7 @@ class Run:
     def _close(self, task: int, weights: Weights) -> tuple[Mapping[str, Tensor], int]:
         """Let every client choose its exemplars, and gather what the method declares as uploads."""
         rounds = self.experiment.train.rounds
-        jobs = [Job(client, task, rounds, "end_task", weights, None) for client in range(self.stream.clients)]
+        jobs = [Job(client, task, rounds, "end_task", weights, None) for client in self.course.everyone()]
         updates = list(self._usable(jobs))
         if self.method.uploads or (self.method.selects or self.experiment.memory.select) == "herding":
             self.totals.bytes_down += len(jobs) * nbytes(weights)
@@ -350,9 +363,34 @@ class Run:
             self.tell(Warned(message=message))
         return extras, sum(update.examples for update in updates)
 
-    def _evaluate(self, weights: Weights, extras: Mapping[str, Tensor]) -> NDArray[np.int64]:
+    def _evaluate(
+        self, task: int, weights: Weights, extras: Mapping[str, Tensor]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+        """Counts on test images of the server, and beside them on those of the sites; or on the sites' alone."""
+        at_sites = self._evaluate_at_sites(task, weights) if self.course.at_sites else None
+        if not self.course.at_server and at_sites is not None:
+            return at_sites, None
         self.model.load(weights)
-        return confusion(self.model, self.method, extras, self.stream, self.setup.normalisation)
+        return confusion(self.model, self.method, extras, self.stream, self.setup.normalisation), at_sites
+
+    def _evaluate_at_sites(self, task: int, weights: Weights) -> NDArray[np.int64]:
+        rounds = self.experiment.train.rounds
+        jobs = [Job(client, task, rounds, "evaluate", weights, None) for client in self.course.everyone()]
+        classes = self.stream.classes_until(task)
+        total = np.zeros((classes, classes), np.int64)
+        for update in self._usable(jobs):
+            total += update.extras["confusion"].numpy()
+        self.totals.bytes_down += len(jobs) * nbytes(weights)
+        if any(not total[first:end].any() for first, end in pairwise(accumulate(self.stream.task_sizes, initial=0))):
+            raise RoundError(
+                f"task {task + 1}: no site that answered holds out images of the classes of one of the tasks, and the "
+                "model cannot be tested; run again once such a site is there, or give the server test images"
+            )
+        untested = [name for name, images in zip(self.stream.classes, total.sum(axis=1), strict=True) if not images]
+        if untested:
+            names = ", ".join(map(repr, untested[:5])) + (" ..." if len(untested) > 5 else "")
+            self.tell(Warned(message=f"task {task + 1}: no site that answered holds out an image of class {names}"))
+        return total
 
     def _summary(self, state: State) -> dict[str, Any]:
         e = self.experiment

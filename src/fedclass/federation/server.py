@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -20,6 +21,14 @@ def sample(clients: Sequence[int], *, participation: float, seed: int, task: int
     return sorted(clients[i] for i in chosen)
 
 
+@dataclass(frozen=True)
+class Missing:
+    """What an engine hands on in place of an Update that has not come."""
+
+    client: int
+    reason: str
+
+
 MOST_EXAMPLES = 2**40  # no client has more images; a larger count would drown all others
 
 
@@ -30,20 +39,31 @@ def rejection(update: Update, job: Job, method: FedAvg) -> str | None:
     fewest = 1 if job.phase == "train" else 0
     if type(update.examples) is not int or not fewest <= update.examples <= MOST_EXAMPLES:
         return f"claims {update.examples} examples"
-    expected = {"loss", "samples"} if job.phase == "train" else {"exemplars"}
+    expected = {"train": {"loss", "samples"}, "end_task": {"exemplars"}, "evaluate": set[str]()}[job.phase]
     sane = all(math.isfinite(value) for value in update.metrics.values())
     if update.metrics.keys() != expected or not sane or update.metrics.get("samples", 0) < 0:
         return f"reports {dict(update.metrics)}"
-    declared = set(method.uploads if job.phase == "end_task" else ())
+    declared = set({"train": (), "end_task": method.uploads, "evaluate": ("confusion",)}[job.phase])
     if set(update.extras) != declared:
         names = sorted(set(update.extras) ^ declared)
         return f"extras differ from what {type(method).__name__} declares: {', '.join(names)}"
+    if job.phase == "evaluate":
+        return _counts_flaw(update, classes=len(job.weights["head.bias"]))
     for name, tensor in update.extras.items():
         if not bool(torch.isfinite(tensor).all()):
             return f"{name} holds NaN or infinite values"
     if job.phase == "end_task":
         return method.extras_flaw(update.extras, job.weights) if declared else None
     return flaw(update.weights, job.weights)
+
+
+def _counts_flaw(update: Update, *, classes: int) -> str | None:
+    counts = update.extras["confusion"]
+    if counts.shape != (classes, classes) or counts.dtype != torch.int64:
+        return f"confusion is {tuple(counts.shape)} {counts.dtype} instead of {(classes, classes)} torch.int64"
+    if bool((counts < 0).any()) or bool((counts > update.examples).any()) or int(counts.sum()) != update.examples:
+        return f"confusion counts do not add up to {update.examples} examples"
+    return None
 
 
 def usable(

@@ -157,3 +157,8 @@ def flaw(weights: Weights, like: Weights) -> str | None:
         if not bool(torch.isfinite(tensor).all()):
             return f"{name} holds NaN or infinite values"
     return None
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """A copy as safetensors wants it: in row-major order, sharing memory with no other."""
+    return tensor.detach().clone(memory_format=torch.contiguous_format)

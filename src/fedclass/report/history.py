@@ -17,8 +17,10 @@ from fedclass.runs.events import (
     RunFinished,
     RunResumed,
     RunStarted,
+    SitesKnown,
     TaskFinished,
     TaskReused,
+    UpdateMissing,
     UpdateRejected,
     Warned,
     read_events,
@@ -69,6 +71,7 @@ class History:
     rounds: list[RoundFinished] = field(default_factory=list)
     tasks: list[TaskFinished] = field(default_factory=list)
     rejected: list[UpdateRejected] = field(default_factory=list)
+    missing: list[UpdateMissing] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     resumed: list[RunResumed] = field(default_factory=list)
     reused: list[TaskReused] = field(default_factory=list)
@@ -125,9 +128,9 @@ class History:
     def _test_of_round(self, event: RoundFinished) -> Tested:
         assert event.correct is not None
         assert event.tested is not None
-        per_class = [100 * right / images for right, images in zip(event.correct, event.tested, strict=True)]
+        pairs = list(zip(event.correct, event.tested, strict=True))
         spans = list(pairwise(self.edges))[: event.task + 1]
-        row = [fmean(per_class[first:end]) for first, end in spans]
+        row = [fmean(100 * right / images for right, images in pairs[first:end] if images) for first, end in spans]
         accuracy = 100 * sum(event.correct) / sum(event.tested)
         return Tested(self.position(event), event.task, accuracy, row, self._forgetting(row))
 
@@ -177,14 +180,15 @@ class History:
 
     @cached_property
     def classes(self) -> list[tuple[str, float, float]]:
-        """Per class met in a finished task: its name, its accuracy when it was learned, and now."""
-        now = metrics.class_accuracy(self.tasks[-1].confusion) if self.tasks else []
-        learned = [
-            value
-            for event, (first, end) in zip(self.tasks, pairwise(self.edges), strict=False)
-            for value in metrics.class_accuracy(event.confusion, range(first, end))
-        ]
-        return list(zip(self.started.classes[: len(now)], learned, now, strict=True))
+        """Per class that was tested at the end of its task and of the last: its name, its accuracy then, and now."""
+        found = []
+        for event, (first, end) in zip(self.tasks, pairwise(self.edges), strict=False):
+            last = self.tasks[-1]
+            for i in range(first, end):
+                if any(event.confusion[i]) and any(last.confusion[i]):
+                    (learned,), (now,) = (metrics.class_accuracy(e.confusion, [i]) for e in (event, last))
+                    found.append((self.started.classes[i], learned, now))
+        return found
 
 
 def _phases(told: list[dict[str, float]], in_rounds: float, seconds: float) -> dict[str, float]:
@@ -224,8 +228,12 @@ def _replay(history: History, events: Iterable[Event]) -> History:
                 history.rounds.append(event)
             case TaskFinished():
                 history.tasks.append(event)
+            case SitesKnown():
+                history.started = history.started.knowing(event)
             case UpdateRejected():
                 history.rejected.append(event)
+            case UpdateMissing():
+                history.missing.append(event)
             case Warned() if event.message not in history.warnings:
                 history.warnings.append(event.message)
             case TaskReused():
@@ -236,6 +244,7 @@ def _replay(history: History, events: Iterable[Event]) -> History:
                 history.rounds = [e for e in history.rounds if (e.task, e.round) < again]
                 history.tasks = [e for e in history.tasks if e.task < event.task]
                 history.rejected = [e for e in history.rejected if (e.task, e.round) < again]
+                history.missing = [e for e in history.missing if (e.task, e.round) < again]
                 history.reused = [e for e in history.reused if e.task < event.task]
             case RunFinished():
                 history.finished = True

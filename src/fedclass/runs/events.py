@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, get_args
@@ -28,10 +28,30 @@ class RunStarted:
     seed: int
     engine: str
     machine: dict[str, str]
+    sites: list[str] = field(default_factory=list)  # their names by client number, where clients have names
 
     @property
     def clients(self) -> int:
         return len(self.counts)
+
+    def knowing(self, event: "SitesKnown") -> "RunStarted":
+        """What would have been told at the start, had it been known then."""
+        known = {name: getattr(event, name) for name in ("sites", "classes", "tasks", "counts", "exemplars")}
+        return replace(self, **known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SitesKnown:
+    """What sites with data of their own have announced, up to the task that begins; also when a site joins later.
+
+    Takes the place of what RunStarted says of the same; a count that a site withholds is 0.
+    """
+
+    sites: list[str]
+    classes: list[str]
+    tasks: list[int]
+    counts: list[list[int]]
+    exemplars: list[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +80,16 @@ class UpdateReceived:
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateRejected:
+    task: int
+    round: int
+    client: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateMissing:
+    """A client that was asked has not answered."""
+
     task: int
     round: int
     client: int
@@ -114,7 +144,10 @@ class RoundFinished:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFinished:
-    """confusion: counts over all classes met so far, rows are the truth.  phases: seconds, of the task's end alone."""
+    """confusion: counts over all classes met so far, rows are the truth.  phases: seconds, of the task's end alone.
+
+    at_sites: the same on images that sites hold out, if `confusion` is on test images of the server.
+    """
 
     task: int
     confusion: list[list[int]]
@@ -123,6 +156,7 @@ class TaskFinished:
     bytes_down: int
     seconds: float
     phases: dict[str, float] = field(default_factory=dict)
+    at_sites: list[list[int]] | None = None
 
     @property
     def accuracy(self) -> float:
@@ -140,9 +174,11 @@ Stored = (
     RunStarted
     | RunResumed
     | Warned
+    | SitesKnown
     | TaskStarted
     | TaskReused
     | UpdateRejected
+    | UpdateMissing
     | RoundFinished
     | TaskFinished
     | RunFinished

@@ -1,8 +1,10 @@
 """Where things are in a run directory, and how they are written."""
 
 import contextlib
+import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from fedclass.errors import RunError
+
+Writing = Callable[[], AbstractContextManager[object]]  # around whatever is written to a run
+
+LEASE_WAIT = 30.0  # seconds that one write may take
 
 
 @dataclass(frozen=True)
@@ -45,8 +51,12 @@ class RunDirectory:
         """The summary is the last thing that a run writes."""
         return self.summary.exists()
 
+    @property
+    def lease(self) -> Path:
+        return self.root / "lease.json"
+
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[Writing]:
         """Nobody else writes here meanwhile. The lock goes with the process, however it ends."""
         lock = FileLock(self.root / ".lock")
         try:
@@ -54,9 +64,51 @@ class RunDirectory:
         except Timeout:
             raise RunError(f"{self.root}: another process is writing this run; wait for it, or end it") from None
         try:
+            yield contextlib.nullcontext
+        finally:
+            lock.release()
+
+    @contextlib.contextmanager
+    def leased(self, holder: str) -> Iterator[Writing]:
+        """From now on `holder` writes here, and whoever wrote before cannot: each write asks whose turn it is.
+
+        For servers that may be cut off from their federation and go on living while another one takes their place. A
+        process that has the run locked is not replaced.
+        """
+        lock = FileLock(self.root / ".lock")
+
+        @contextlib.contextmanager
+        def writing() -> Iterator[None]:
+            with self._briefly(lock):
+                self.check_holder(holder)
+                yield
+
+        with self._briefly(lock):
+            write_atomically(self.lease, json.dumps({"holder": holder}) + "\n")
+        yield writing
+
+    def check_holder(self, holder: str) -> None:
+        if _holder(self.lease) != holder:
+            raise RunError(f"{self.root}: another server has taken over this run; this one ends")
+
+    @contextlib.contextmanager
+    def _briefly(self, lock: FileLock) -> Iterator[None]:
+        try:
+            lock.acquire(timeout=LEASE_WAIT)
+        except Timeout:
+            raise RunError(f"{self.root}: another process is writing this run; wait for it, or end it") from None
+        try:
             yield
         finally:
             lock.release()
+
+
+def _holder(lease: Path) -> str | None:
+    try:
+        holder = json.loads(lease.read_bytes())["holder"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # gone or damaged: nobody may write
+    return str(holder)
 
 
 def create(root: Path) -> RunDirectory:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedclass.errors import RunError
-from fedclass.runs.events import RoundFinished, RunStarted, read_events
+from fedclass.runs.events import RoundFinished, RunStarted, SitesKnown, read_events
 from fedclass.runs.layout import RunDirectory
 
 # What tables and lists read; the runner writes more.
@@ -69,6 +69,8 @@ def list_runs(folder: Path) -> tuple[list[Listed], list[RunError]]:
             continue
         started = next((fact for fact in facts if isinstance(fact, RunStarted)), None)
         if started is not None:
+            for fact in facts:
+                started = started.knowing(fact) if isinstance(fact, SitesKnown) else started
             done = sum(isinstance(fact, RoundFinished) for fact in facts)
             found.append(Listed(events.parent, started, done, summary))
     return found, damaged

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedclass.metrics import accuracy_micro, accuracy_row
-from fedclass.runs.events import Event, RoundFinished, RunFinished, RunResumed, RunStarted, TaskFinished, read_events
+from fedclass.runs.events import (
+    Event,
+    RoundFinished,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    SitesKnown,
+    TaskFinished,
+    read_events,
+)
 from fedclass.runs.layout import RunDirectory
 
 
@@ -40,6 +49,9 @@ class Sink(Protocol):
         """Called after each `begin` that succeeded."""
 
 
+Told = RunStarted | RunResumed | SitesKnown | RoundFinished | TaskFinished | RunFinished  # the rest is no figure
+
+
 class Feed:
     """One run into one sink; whatever goes wrong there is told once, and ends nothing but the sink."""
 
@@ -49,7 +61,7 @@ class Feed:
         self.finished = self.failed = False
 
     def tell(self, event: Event) -> None:
-        if isinstance(event, RunStarted | RunResumed | RoundFinished | TaskFinished | RunFinished):
+        if isinstance(event, Told):
             self._attempt(lambda: self._take(event))
 
     def close(self) -> None:
@@ -68,7 +80,7 @@ class Feed:
             message = f"{self.name} failed and is left out ({type(error).__name__}: {reason}); the run goes on"
             print(f"warning: {self.directory.root}: {message}", file=sys.stderr)
 
-    def _take(self, event: RunStarted | RunResumed | RoundFinished | TaskFinished | RunFinished) -> None:
+    def _take(self, event: Told) -> None:
         match event:
             case RunStarted():
                 self.close()
@@ -78,6 +90,8 @@ class Feed:
                 self._catch_up(event)
             case RoundFinished() | TaskFinished():
                 self.sink.log(*figures(event, self._of()))
+            case SitesKnown():
+                self.started = self._of().knowing(event)
             case RunFinished():
                 started = self._of()
                 self.sink.finish(started.rounds * len(started.tasks) - 1, event.summary)

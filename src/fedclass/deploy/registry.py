@@ -1,0 +1,65 @@
+"""What the server of a federation has found out about its sites. No Flower in here."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fedclass.wire import Announcement
+
+
+@dataclass
+class Registry:
+    """Sites are numbered as they come, classes as their tasks begin; a number never changes.
+
+    nodes: Flower's numbers of sites with keys.  counts: images by site and class, as announced; 0 if withheld.
+    learners: the sites that have images for the task that is under way.
+    """
+
+    sites: list[str] = field(default_factory=list)
+    nodes: dict[str, int] = field(default_factory=dict)
+    classes: list[str] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    learners: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any]) -> "Registry":
+        return cls(**table)
+
+    def table(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def enter(self, announcements: Mapping[str, Announcement]) -> list[str]:
+        """Number the sites that are new, in the order of their names; note what all of them hold. Returns the new."""
+        new = sorted(set(announcements) - set(self.sites))
+        self.sites += new
+        for site, said in announcements.items():
+            self.counts[site] = {name: count or 0 for name, count in said.classes.items()}
+        return new
+
+    def unknown(self, announcements: Mapping[str, Announcement]) -> list[str]:
+        """Names of classes that have images at a site and no number yet, in the order in which they would get one."""
+        return sorted({name for said in announcements.values() for name in said.fresh} - set(self.classes))
+
+    def begin(self, announcements: Mapping[str, Announcement]) -> None:
+        """A task begins: its classes are those not seen before."""
+        new = self.unknown(announcements)
+        self.classes += new
+        self.sizes.append(len(new))
+        self.learners = []
+        self.admit(announcements)
+
+    def admit(self, announcements: Mapping[str, Announcement], *, exemplars_count: bool = False) -> None:
+        """Sites with images for the task that is under way take part in it."""
+        for site in sorted(announcements):
+            said = announcements[site]
+            held = said.classes if exemplars_count else said.fresh
+            if site not in self.learners and set(held) & set(self.classes):
+                self.learners.append(site)
+
+    def rows(self) -> list[list[int]]:
+        """(sites, classes) counts."""
+        return [[self.counts.get(site, {}).get(name, 0) for name in self.classes] for site in self.sites]
+
+    def numbers(self, sites: Sequence[str]) -> list[int]:
+        return sorted(self.sites.index(site) for site in sites)

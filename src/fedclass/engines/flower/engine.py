@@ -1,0 +1,81 @@
+"""Clients' jobs at sites of their own, over Flower."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from fedclass.engines.flower import codec
+from fedclass.engines.flower.codec import Refused
+from fedclass.engines.flower.exchange import Line, Question
+from fedclass.engines.flower.roster import Roster
+from fedclass.federation.server import Missing
+from fedclass.wire import Announcement, Job, Plan, Update, Weights, sha256
+
+
+class Flower:
+    """Sends each job to its client's site; whoever has not answered after `seconds` is left out of the round.
+
+    plan: what sites must know in a task, given the SHA-256 of the teacher.  site: the name of a client's site.
+    """
+
+    name = "flower"
+
+    def __init__(
+        self,
+        line: Line,
+        roster: Roster,
+        *,
+        plan: Callable[[int, str | None], Plan],
+        site: Callable[[int], str],
+        seconds: float,
+    ) -> None:
+        self.line, self.roster, self.plan, self.site, self.seconds = line, roster, plan, site, seconds
+        self._hashed: tuple[Weights, str] | None = None  # the teacher
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Update | Missing]:
+        self.roster.refresh(jobs[0].task)
+        done: dict[int, Update | Missing] = {}
+        following = 0  # position of the one to hand on next
+        for position, outcome in self._outcomes(jobs):
+            done[position] = outcome
+            while following in done:
+                yield done.pop(following)
+                following += 1
+
+    def _outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Update | Missing]]:
+        """In the order in which they come."""
+        questions: dict[int, Question] = {}
+        for position, job in enumerate(jobs):
+            question = self._question(job, with_teacher=False)
+            if question is None:
+                yield position, Missing(job.client, f"site {self.site(job.client)} is not connected")
+            else:
+                questions[position] = question
+        again: dict[int, Question] = {}
+        for position, answer in self.line.ask(questions, seconds=self.seconds):
+            if isinstance(answer, Refused) and answer.teacher and jobs[position].teacher is not None:
+                question = self._question(jobs[position], with_teacher=True)
+                assert question is not None  # it has just answered
+                again[position] = question
+            else:
+                yield position, self._outcome(jobs[position], answer)
+        for position, answer in self.line.ask(again, seconds=self.seconds):
+            yield position, self._outcome(jobs[position], answer)
+
+    def _outcome(self, job: Job, answer: Announcement | Update | Refused) -> Update | Missing:
+        if isinstance(answer, Update):
+            return answer
+        reason = answer.reason if isinstance(answer, Refused) else "answered with something else than an update"
+        return Missing(job.client, f"site {self.site(job.client)}: {reason}")
+
+    def _question(self, job: Job, *, with_teacher: bool) -> Question | None:
+        node = self.roster.node(self.site(job.client))
+        if node is None:
+            return None
+        frame = codec.job(self.plan(job.task, self._teacher_hash(job)), job, with_teacher=with_teacher)
+        return Question(node, "evaluate" if job.phase == "evaluate" else "train", frame)
+
+    def _teacher_hash(self, job: Job) -> str | None:
+        if job.teacher is None:
+            return None
+        if self._hashed is None or self._hashed[0] is not job.teacher:
+            self._hashed = job.teacher, sha256(job.teacher)
+        return self._hashed[1]

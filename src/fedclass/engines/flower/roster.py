@@ -1,0 +1,80 @@
+"""Which sites there are, and where."""
+
+import re
+from collections.abc import Mapping
+
+from fedclass.engines.flower import codec
+from fedclass.engines.flower.exchange import Line, Question
+from fedclass.wire import Announcement
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+MOST_CLASSES = 100_000
+
+
+class Roster:
+    """The sites that are connected, by the names that they give themselves.
+
+    pins: node numbers by name, if a name belongs to one node for good: nodes with keys keep their number, others get a
+    new one whenever they start.
+    """
+
+    def __init__(self, line: Line, federation: str, *, seconds: float, pin: bool) -> None:
+        self.line, self.federation, self.seconds, self.pin = line, federation, seconds, pin
+        self.pins: dict[str, int] = {}
+        self.said: dict[str, Announcement] = {}  # by name; also of sites that are away now
+        self.silent: dict[int, str] = {}  # nodes that cannot take part, and why
+        self._nodes: dict[str, int] = {}
+
+    def node(self, site: str) -> int | None:
+        return self._nodes.get(site)
+
+    def connected(self) -> list[str]:
+        return sorted(self._nodes)
+
+    def refresh(self, task: int) -> list[str]:
+        """Ask nodes that are new what they are, and forget those that have gone. Returns sites not heard of before."""
+        present = set(self.line.nodes())
+        self._nodes = {site: node for site, node in self._nodes.items() if node in present}
+        self.silent = {node: why for node, why in self.silent.items() if node in present}
+        return self._ask(sorted(present - set(self._nodes.values()) - set(self.silent)), task)
+
+    def announcements(self, task: int) -> Mapping[str, Announcement]:
+        """What all connected sites hold now."""
+        present = sorted(self.line.nodes())
+        self._nodes, self.silent = {}, {}
+        self._ask(present, task)
+        return {site: self.said[site] for site in self._nodes}
+
+    def _ask(self, nodes: list[int], task: int) -> list[str]:
+        frame = codec.announcement_asked(self.federation, task)
+        questions = {node: Question(node, "query", frame) for node in nodes}
+        answers = dict(self.line.ask(questions, seconds=self.seconds)) if questions else {}
+        found = []
+        for node in nodes:
+            answer = answers[node]
+            flaw = self._flaw(node, answer)
+            if flaw is not None:
+                self.silent[node] = flaw
+                continue
+            assert isinstance(answer, Announcement)
+            if answer.site not in self.said:
+                found.append(answer.site)
+            # Of two nodes with one name the later one counts: a site that was restarted is listed twice for a minute.
+            self._nodes[answer.site], self.said[answer.site] = node, answer
+            if self.pin:
+                self.pins.setdefault(answer.site, node)
+        return sorted(found)
+
+    def _flaw(self, node: int, answer: object) -> str | None:
+        if not isinstance(answer, Announcement):
+            return str(getattr(answer, "reason", "answered with something else than an announcement"))
+        if not NAME.fullmatch(answer.site):
+            return f"calls itself {answer.site[:64]!r}; a name has letters, digits, '.', '_' and '-' only"
+        if self.pins.get(answer.site, node) != node:
+            return f"calls itself {answer.site!r}, which is another node's name"
+        counts = [*answer.classes.values(), *answer.fresh.values()]
+        if len(answer.classes) > MOST_CLASSES or not set(answer.fresh) <= set(answer.classes):
+            return f"{answer.site} announces classes that do not fit together"
+        if any(len(name) > 200 or not name for name in answer.classes) or any(n is not None and n < 0 for n in counts):
+            return f"{answer.site} announces an impossible class name or count"
+        return None

@@ -1,0 +1,60 @@
+"""Which classes come with which task, and who has images to learn them from."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from fedclass.experiment.setup import Setup
+from fedclass.runs.events import Event
+
+NO_REGISTRY: Mapping[str, Any] = {}
+
+
+class Course(Protocol):
+    """Known from the start, as in a recipe, or found out as sites announce what they hold.
+
+    registry: what has been found out so far, as plain JSON; part of every checkpoint.  at_server, at_sites: where there
+    are test images.
+    """
+
+    registry: Mapping[str, Any]
+    at_server: bool
+    at_sites: bool
+
+    def restore(self, registry: Mapping[str, Any]) -> None: ...
+
+    def begin(self, task: int, tell: Callable[[Event], None]) -> Setup | None:
+        """The experiment with its stream up to this task; None if there is no such task. May wait for one."""
+
+    def learners(self, task: int, tell: Callable[[Event], None]) -> list[int]:
+        """The clients whose update would count, as the next round of the task begins."""
+
+    def everyone(self) -> list[int]: ...
+
+
+class StreamCourse:
+    """All is known: the stream says who holds what."""
+
+    at_server, at_sites = True, False
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.registry = NO_REGISTRY
+        self._learners: tuple[int, list[int]] = -1, []
+
+    def restore(self, registry: Mapping[str, Any]) -> None:
+        pass
+
+    def begin(self, task: int, tell: Callable[[Event], None]) -> Setup | None:  # noqa: ARG002
+        return self.setup if task < len(self.setup.stream.task_sizes) else None
+
+    def learners(self, task: int, tell: Callable[[Event], None]) -> list[int]:  # noqa: ARG002
+        """Those with new data, or, if exemplars count, with anything."""
+        if self._learners[0] != task:
+            e, stream = self.setup.experiment, self.setup.stream
+            first = 0 if e.train.weighting == "with-exemplars" and e.memory.keeps else task
+            found = [c for c in self.everyone() if any(len(stream.new_data(c, t)) for t in range(first, task + 1))]
+            self._learners = task, found
+        return self._learners[1]
+
+    def everyone(self) -> list[int]:
+        return list(range(self.setup.stream.clients))
