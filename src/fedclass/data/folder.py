@@ -17,7 +17,7 @@ def read_folder(root: Path) -> tuple[tuple[str, ...], Split, Split]:
     All images must have one size. If all are gray they keep one channel, otherwise all become RGB. Hidden files
     (.DS_Store and its like) are passed over; any other file must be an image.
     """
-    train, test = _image_files(root / "train"), _image_files(root / "test")
+    train, test = class_files(root / "train"), class_files(root / "test")
     for name in test:
         if name not in train:
             raise DataError(
@@ -26,14 +26,14 @@ def read_folder(root: Path) -> tuple[tuple[str, ...], Split, Split]:
             )
     classes = tuple(train)
     files = [file for split in (train, test) for paths in split.values() for file in paths]
-    images = _stack([_read(file) for file in files], files)
+    images = read_images(files)
     labels = np.array([classes.index(file.parent.name) for file in files], np.int64)
     border = sum(map(len, train.values()))
     return classes, Split(images[:border], labels[:border]), Split(images[border:], labels[border:])
 
 
-def _image_files(parent: Path) -> dict[str, list[Path]]:
-    """Class name -> its files, both sorted."""
+def class_files(parent: Path, *, complete: bool = True) -> dict[str, list[Path]]:
+    """Class name -> its files, both sorted.  complete: without it, there may be no classes or no images."""
     if not parent.is_dir():
         raise DataError(f"{parent}: no such folder; images belong in train/<class>/ and test/<class>/ below data.path")
     visible = sorted(entry for entry in parent.iterdir() if not entry.name.startswith("."))
@@ -42,11 +42,16 @@ def _image_files(parent: Path) -> dict[str, list[Path]]:
         if not entry.is_dir():
             raise DataError(f"{entry}: lies beside the class folders; move it into one of them, or away")
         found[entry.name] = sorted(file for file in entry.iterdir() if not file.name.startswith("."))
-        if not found[entry.name]:
+        if complete and not found[entry.name]:
             raise DataError(f"{entry}: this class has no images; add some, or remove the folder")
-    if not found:
+    if complete and not found:
         raise DataError(f"{parent}: holds no class folders; images belong in {parent.name}/<class>/")
     return found
+
+
+def read_images(files: Sequence[Path]) -> NDArray[np.uint8]:
+    """(N, H, W, C) of at least one file, C = 1 if every picture is gray, else 3."""
+    return _stack([_read(file) for file in files], files)
 
 
 def _read(file: Path) -> NDArray[np.uint8]:
@@ -58,7 +63,6 @@ def _read(file: Path) -> NDArray[np.uint8]:
 
 
 def _stack(pictures: Sequence[NDArray[np.uint8]], files: Sequence[Path]) -> NDArray[np.uint8]:
-    """(N, H, W, C), C = 1 if every picture is gray, else 3."""
     size = pictures[0].shape[:2]
     channels = 3 if any(picture.ndim == 3 for picture in pictures) else 1
     images = np.empty((len(pictures), *size, channels), np.uint8)

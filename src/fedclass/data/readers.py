@@ -132,13 +132,15 @@ def read_svhn(path: Path) -> Split:
     return paired(np.ascontiguousarray(pixels.transpose(3, 0, 1, 2)), labels % 10, path)
 
 
-def read_npz(path: Path) -> tuple[tuple[str, ...], Split, Split]:
+def read_npz(path: Path, *, complete: bool = True) -> tuple[tuple[str, ...], Split, Split]:
     """Class names, training and test split of an .npz file.
 
     x_train, x_test: (N, H, W, C) or (N, H, W) uint8, C = 1 or 3.  y_train, y_test: (N,) integers in 0 .. K-1.
-    classes: K names, optional.
+    classes: K names, optional.  complete: without it, the test split may be missing, and both may be empty.
     """
     arrays = npz_arrays(path)
+    if not complete and "x_train" in arrays and not {"x_test", "y_test"} & arrays.keys():
+        arrays |= {"x_test": arrays["x_train"][:0], "y_test": np.empty(0, np.int64)}
     missing = [name for name in ("x_train", "y_train", "x_test", "y_test") if name not in arrays]
     if missing:
         raise DataError(f"{path}: lacks {', '.join(missing)}; holds {', '.join(sorted(arrays)) or 'nothing'}")
@@ -146,7 +148,7 @@ def read_npz(path: Path) -> tuple[tuple[str, ...], Split, Split]:
         labels = arrays[name]
         if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
             raise DataError(f"{path}: {name} must be (N,) integers, is {labels.shape} {labels.dtype}")
-        if not len(labels):
+        if complete and not len(labels):
             raise DataError(f"{path}: {name} is empty")
     for name in ("x_train", "x_test"):
         images = arrays[name]
@@ -186,7 +188,7 @@ def npz_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 def class_names(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[str, ...]:
     if "classes" not in arrays:
-        highest, images = int(arrays["y_train"].max()), len(arrays["y_train"])
+        highest, images = int(arrays["y_train"].max(initial=-1)), len(arrays["y_train"])
         if highest >= images:  # then some class has no image, and their names could fill the memory
             raise DataError(f"{path}: y_train has label {highest}, but only {images} images; labels count from 0")
         return tuple(str(label) for label in range(highest + 1))

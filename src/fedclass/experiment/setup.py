@@ -45,13 +45,17 @@ class Setup:
         )
 
 
-def prepare(experiment: Experiment) -> Setup:
-    """Everything that can go wrong before training goes wrong here."""
+def check_device(name: str, *, where: str) -> None:
     try:
-        torch.ones(1, device=chosen_device(experiment.train.device)).item()
+        torch.ones(1, device=chosen_device(name)).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"[train] device: {experiment.train.device!r} cannot be used here ({reason})") from error
+        raise ConfigError(f"{where}: {name!r} cannot be used here ({reason})") from error
+
+
+def prepare(experiment: Experiment) -> Setup:
+    """Everything that can go wrong before training goes wrong here."""
+    check_device(experiment.train.device, where="[train] device")
     try:
         path = Path(experiment.data.path).expanduser() if experiment.data.path else None
     except RuntimeError as error:

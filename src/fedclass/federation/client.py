@@ -1,10 +1,11 @@
 """A client's work: the only training loop there is, whichever method or engine runs it."""
 
+import contextlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
 import torch
@@ -13,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedclass.data.batches import as_input, crop_and_flip, cut_out, normalise
+from fedclass.data.images import ImageSet
 from fedclass.data.memory import MemorySettings, herd, remember
 from fedclass.data.partition import Index
-from fedclass.data.stream import Stream
 from fedclass.errors import ClientError, ConfigError, FedclassError
 from fedclass.federation.store import ClientState, ClientStore
 from fedclass.methods.base import Batch, ClientContext, FedAvg
@@ -54,6 +55,32 @@ def chosen_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+class ClientStream(Protocol):
+    """What a client sees of a stream: its images, numbered in `data.train`, and which of them arrive when."""
+
+    @property
+    def data(self) -> ImageSet: ...
+    @property
+    def targets(self) -> Index: ...
+    @property
+    def task_sizes(self) -> tuple[int, ...]: ...
+    def classes_until(self, task: int) -> int: ...
+    def new_data(self, client: int, task: int) -> Index: ...
+
+
+@contextlib.contextmanager
+def failures_named(job: Job) -> Iterator[None]:
+    """Methods and backbones may be the user's: whatever comes out of them becomes a ClientError that says where."""
+    try:
+        yield
+    except FedclassError:
+        raise
+    except Exception as error:
+        ours = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(TORCH)]
+        place = f"{ours[-1].filename}, line {ours[-1].lineno}, in {ours[-1].name}"
+        raise ClientError(f"{job.where}: {type(error).__name__}: {error} ({place})") from error
+
+
 class Client:
     """Does any client's jobs, one after the other, on one resident model.
 
@@ -62,7 +89,7 @@ class Client:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: ClientStream,
         method: FedAvg,
         *,
         train: TrainSettings,
@@ -84,14 +111,8 @@ class Client:
         self._cached_logits: dict[int, Tensor] = {}  # of self.teacher, per client
 
     def run(self, job: Job) -> Update:
-        try:
+        with failures_named(job):
             return self._train(job) if job.phase == "train" else self._end_task(job)
-        except FedclassError:
-            raise
-        except Exception as error:  # methods and backbones may be the user's: anything may come out of them
-            ours = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(TORCH)]
-            place = f"{ours[-1].filename}, line {ours[-1].lineno}, in {ours[-1].name}"
-            raise ClientError(f"{job.where}: {type(error).__name__}: {error} ({place})") from error
 
     def _train(self, job: Job) -> Update:
         state = self._caught_up(job)
@@ -170,6 +191,8 @@ class Client:
 
     def _batches(self, job: Job, index: Index) -> Iterator[Batch]:
         """`local_epochs` passes over the images, each in a new order, with the teacher's logits beside them."""
+        if not len(index):
+            return  # torch would split no images into one empty batch
         rng = generator(self.seed, "client", job.client, "task", job.task, "round", job.round)
         images, targets = torch.from_numpy(index), self._targets[torch.from_numpy(index)]
         augment = self.train.augment != "none"

@@ -1,6 +1,7 @@
 """How good the global model is: counts, from which every metric is derived."""
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -8,11 +9,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedclass.data.batches import as_input, normalise
-from fedclass.data.stream import Stream
+from fedclass.data.images import ImageSet
+from fedclass.data.partition import Index
 from fedclass.methods.base import FedAvg
 from fedclass.models.incremental import IncrementalModel
 
 BATCH = 256
+
+
+class EvaluationStream(Protocol):
+    """Images to test with, in `data.test`, and their classes, numbered in order of arrival; -1 for others."""
+
+    @property
+    def data(self) -> ImageSet: ...
+    @property
+    def test_targets(self) -> Index: ...
 
 
 def scores(
@@ -32,7 +43,7 @@ def confusion(
     model: IncrementalModel,
     method: FedAvg,
     extras: Mapping[str, Tensor],
-    stream: Stream,
+    stream: EvaluationStream,
     normalisation: tuple[Sequence[float], Sequence[float]],
 ) -> NDArray[np.int64]:
     """(classes, classes): how many test images of each class (row) were taken for each (column).

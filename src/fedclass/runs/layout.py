@@ -125,11 +125,15 @@ def create(root: Path) -> RunDirectory:
     return RunDirectory(root)
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """All of it or nothing, and on the disk: a reader never sees half a file, not even after a power cut."""
+def write_atomically(path: Path, content: str | bytes, *, mode: int = 0o666) -> None:
+    """All of it or nothing, and on the disk: a reader never sees half a file, not even after a power cut.
+
+    mode: the permissions, less the umask, from before the first byte is written.
+    """
     part = path.with_name(path.name + ".part")
     try:
-        with part.open("wb") as file:
+        part.unlink(missing_ok=True)  # one that a crash has left may have other permissions
+        with open(part, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())

@@ -1,0 +1,163 @@
+"""What a site accepts from the server. Everything is looked at before anything is used, imported or written."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import torch
+
+from fedclass.deploy.settings import FILE_NAME, SiteSettings
+from fedclass.errors import ClientError, ConfigError
+from fedclass.experiment.config import Experiment, experiment
+from fedclass.models.build import build_model
+from fedclass.models.incremental import IncrementalModel
+from fedclass.models.weights import flaw
+from fedclass.wire import Job, Phase, Plan, Weights, sha256
+
+TABLES = ("seed", "memory", "model", "train", "method")
+MOST_CLASSES = 100_000
+MOST_TASKS = 10_000
+LONGEST_NAME = 200
+LARGEST_SIDE = 4096  # pixels
+
+
+class Refused(ClientError):  # noqa: N818
+    """The server asked for something that this site does not do, or that makes no sense."""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A request that has passed all checks, but for a teacher that the site has to find itself."""
+
+    experiment: Experiment
+    build: Callable[[], IncrementalModel]
+    shapes: Weights  # of a model with all classes; without content
+
+    def teacher_flaw(self, teacher: Weights, classes: int) -> str | None:
+        return flaw(teacher, _with_classes(self.shapes, classes))
+
+
+def check_federation(federation: object, site: str) -> None:
+    if not isinstance(federation, str) or not FILE_NAME.fullmatch(federation):
+        raise Refused(
+            f"site {site}: federation {str(federation)[:80]!r} cannot name a folder; use 1 to 64 letters, digits, "
+            "'.', '_' or '-'"
+        )
+
+
+def accept(plan: Plan, job: Job, settings: SiteSettings, image: tuple[int, int, int] | None) -> Accepted:
+    """The request in usable form, or Refused. image: (H, W, C) of the site's own, if it has any."""
+    check_federation(plan.federation, settings.name)
+    try:
+        _check_job(plan, job)
+        _check_pixels(plan, image)
+        made = _experiment(plan.recipe, settings)
+        if job.round > made.train.rounds:
+            raise ConfigError(f"round {job.round + 1} of {made.train.rounds}")
+        built = _builder(made, plan.image)
+        shapes = _with_classes(built().weights(), len(plan.classes))
+        if (fault := flaw(job.weights, shapes)) is not None:
+            raise ConfigError(f"the weights do not fit the model: {fault}")
+        accepted = Accepted(made, built, shapes)
+        _check_teacher(plan, job, accepted)
+    except ConfigError as fault:
+        raise Refused(f"site {settings.name} refuses a job of {plan.federation}: {fault}") from fault
+    return accepted
+
+
+def _check_job(plan: Plan, job: Job) -> None:
+    if job.phase not in get_args(Phase):
+        raise ConfigError(f"unknown phase {job.phase!r}")
+    for name, value in (("client", job.client), ("task", job.task), ("round", job.round)):
+        if type(value) is not int or value < 0:
+            raise ConfigError(f"{name} = {value!r} is not a whole number from 0 on")
+    names, sizes = plan.classes, plan.task_sizes
+    if not 0 < len(names) <= MOST_CLASSES:
+        raise ConfigError(f"{len(names)} classes; there must be 1 to {MOST_CLASSES}")
+    for name in names:
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+            raise ConfigError(f"{str(name)[:40]!r} is no name of a class: 1 to {LONGEST_NAME} characters")
+    if len(set(names)) != len(names):
+        raise ConfigError("a class is named twice")
+    if len(sizes) > MOST_TASKS or any(type(size) is not int or size < 0 for size in sizes):
+        raise ConfigError(f"task_sizes must be at most {MOST_TASKS} whole numbers from 0 on")
+    if sum(sizes) != len(names):
+        raise ConfigError(f"task_sizes make {sum(sizes)} classes, but {len(names)} are named")
+    if job.task != len(sizes) - 1:
+        raise ConfigError(f"it is for task {job.task + 1}, but the plan has {len(sizes)}")
+
+
+def _check_pixels(plan: Plan, image: tuple[int, int, int] | None) -> None:
+    shape = tuple(plan.image)
+    whole = len(shape) == 3 and all(type(size) is int and 0 < size <= LARGEST_SIDE for size in shape)
+    if not whole or shape[2] not in (1, 3):
+        raise ConfigError(f"images of {shape}; it must be height, width and 1 or 3 channels")
+    if image is not None and image != shape:
+        raise ConfigError(f"it wants images of {_size(shape)}, but this site's are {_size(image)}; convert them")
+    if len(plan.mean) != len(plan.std) or len(plan.mean) not in (1, 3):
+        raise ConfigError("mean and std must both have one value, or both three")
+    for value in (*plan.mean, *plan.std):
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise ConfigError(f"mean and std must be finite numbers, got {value!r}")
+    if min(plan.std) <= 0:
+        raise ConfigError(f"std must be above 0, got {min(plan.std)}")
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return f"{shape[1]}x{shape[0]} pixels, {'gray' if shape[2] == 1 else 'colour'}"
+
+
+def _experiment(recipe: Mapping[str, Any], settings: SiteSettings) -> Experiment:
+    """The recipe, checked. A name of code that is not ours is looked up in the site's list before it is imported."""
+    if not isinstance(recipe, Mapping):
+        raise ConfigError("the recipe must be a table")
+    odd = [str(key)[:40] for key in recipe if key not in TABLES]
+    if odd:
+        raise ConfigError(f"the recipe holds {odd[0]!r}; a site takes {', '.join(TABLES)} alone")
+    for key in ("model", "method"):
+        name = recipe[key].get("name") if isinstance(recipe.get(key), Mapping) else None
+        if isinstance(name, str) and ":" in name and name not in settings.allow:
+            raise ConfigError(
+                f"{key} {name[:80]!r} is not among those that this site allows; its owner may add it to allow"
+            )
+    made = experiment(dict(recipe), where="recipe")
+    return replace(made, train=replace(made.train, device=settings.device))
+
+
+def _builder(made: Experiment, image: tuple[int, int, int]) -> Callable[[], IncrementalModel]:
+    def build() -> IncrementalModel:
+        return build_model(made.model.name, norm=made.model.norm, image_size=image[:2], seed=made.seed)
+
+    return build
+
+
+def _with_classes(weights: Weights, classes: int) -> Weights:
+    """Only shapes and dtypes: to grow a head by many classes takes long, and its rows do not matter here."""
+    head, bias = weights["head.weight"], weights["head.bias"]
+    return {
+        **weights,
+        "head.weight": torch.empty(classes, head.shape[1], dtype=head.dtype, device="meta"),
+        "head.bias": torch.empty(classes, dtype=bias.dtype, device="meta"),
+    }
+
+
+def _check_teacher(plan: Plan, job: Job, accepted: Accepted) -> None:
+    if plan.teacher is None:
+        if job.teacher is not None:
+            raise ConfigError("a teacher was sent that the plan does not name")
+        if job.phase == "train" and job.task > 0 and accepted.experiment.method.teacher == "previous task":
+            raise ConfigError(f"{accepted.experiment.method_name} needs a teacher, and the plan names none")
+        return
+    if not isinstance(plan.teacher, str) or not re.fullmatch("[0-9a-f]{64}", plan.teacher):
+        raise ConfigError("the teacher's name is no SHA-256")
+    if job.task == 0:
+        raise ConfigError("there is no teacher in the first task")
+    if job.teacher is None:
+        return
+    fault = accepted.teacher_flaw(job.teacher, sum(plan.task_sizes[:-1]))
+    if fault is not None:
+        raise ConfigError(f"the teacher does not fit the model: {fault}")
+    if sha256(job.teacher) != plan.teacher:
+        raise ConfigError("the teacher that was sent is not the one that the plan names")

@@ -1,0 +1,93 @@
+"""What the owner of a site decides: where its images are, what it keeps, what it tells, what it runs."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+from fedclass.errors import ConfigError
+from fedclass.experiment.setup import check_device
+
+Announce = Literal["names", "rounded", "exact"]
+
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # of a site, of a federation
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    """name: told to the server.  data: a folder per class, or train/ and test/ with such folders, or an .npz file.
+    store: where exemplars and the like are kept.  announce: what the server is told of classes: their names, also the
+    numbers of images to the nearest ten (at least ten), or exactly.  holdout: the share of training images that are
+    only tested with, if there is no test split.  evaluate: whether to test models for the server at all.  device:
+    "cpu", "cuda", or "auto".  allow: models and methods, package.module:name, that the server may name besides those
+    that come along.
+    """
+
+    name: str
+    data: Path
+    store: Path
+    announce: Announce = "rounded"
+    holdout: float = 0.1
+    evaluate: bool = True
+    device: str = "auto"
+    allow: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not FILE_NAME.fullmatch(self.name):
+            raise ConfigError(
+                f"site: name = {self.name!r}: use 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or "
+                "digit"
+            )
+        if not (self.data.is_dir() or (self.data.is_file() and self.data.suffix == ".npz")):
+            fault = "is neither a folder nor an .npz file" if self.data.exists() else "is not there"
+            raise ConfigError(f"site {self.name}: data = {self.data}: {fault}; name the folder with the site's images")
+        if self.store.exists() and not self.store.is_dir():
+            raise ConfigError(f"site {self.name}: store = {self.store}: is not a folder; name a folder, new or old")
+        if self.store.resolve().is_relative_to(self.data.resolve()):
+            raise ConfigError(
+                f"site {self.name}: store = {self.store}: lies within data, where folders are classes; move it out"
+            )
+        if self.announce not in get_args(Announce):
+            options = ", ".join(get_args(Announce))
+            raise ConfigError(f"site {self.name}: announce = {self.announce!r}: must be one of {options}")
+        if not 0 <= self.holdout < 1:
+            raise ConfigError(f"site {self.name}: holdout = {self.holdout}: must be from 0 (none) to below 1")
+        for allowed in self.allow:
+            if not re.fullmatch(r"[\w.]+:\w+", allowed):
+                raise ConfigError(f"site {self.name}: allow = {allowed!r}: write package.module:name")
+        check_device(self.device, where=f"site {self.name}: device")
+
+    @classmethod
+    def read(cls, mapping: Mapping[str, Any]) -> Self:
+        """From a node's configuration: flat, kebab-case keys, plain values; `allow` is separated by commas."""
+        kinds: dict[str, tuple[type, ...]] = {"holdout": (int, float), "evaluate": (bool,)}
+        known = [field.name for field in fields(cls)]
+        given: dict[str, Any] = {}
+        for key, value in mapping.items():
+            name = key.replace("-", "_")
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+                raise ConfigError(f"site: unknown setting {key!r}; {hint}")
+            wanted = kinds.get(name, (str,))
+            if type(value) not in wanted:
+                what = {bool: "true or false", str: 'text, in "quotes"'}.get(wanted[0], "a number")
+                raise ConfigError(f"site: {key} = {value!r}: must be {what}")
+            given[name] = value
+        for name in ("name", "data", "store"):
+            if not given.get(name):
+                raise ConfigError(f'site: {name} is missing; set it in the node\'s configuration, as {name}="..."')
+            if name != "name":
+                given[name] = _path(given[name], name)
+        if "allow" in given:
+            given["allow"] = tuple(part.strip() for part in given["allow"].split(",") if part.strip())
+        return cls(**given)
+
+
+def _path(text: str, name: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"site: {name} = {text!r}: {error}") from error

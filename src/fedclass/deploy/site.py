@@ -1,0 +1,271 @@
+"""A site: does the server's jobs with images and exemplars of its own, which never leave it.
+
+The work itself is `federation.client.Client`'s, as in a simulation. What is particular here is where images and state
+come from, and that nothing which the server sends is believed.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedclass.data.images import ImageSet, Split
+from fedclass.data.memory import Exemplars
+from fedclass.data.partition import Index
+from fedclass.deploy.check import Accepted, Refused, accept, check_federation
+from fedclass.deploy.images import Holdings, read_holdings
+from fedclass.deploy.keep import Entry, FederationFolder, KeptState, today
+from fedclass.deploy.settings import SiteSettings
+from fedclass.errors import ClientError
+from fedclass.experiment.machine import fingerprint
+from fedclass.experiment.runner import one_thread
+from fedclass.federation.client import Client, chosen_device, failures_named
+from fedclass.federation.evaluate import confusion
+from fedclass.federation.store import ClientState
+from fedclass.wire import Announcement, Job, Plan, Update, Weights, sha256
+
+__all__ = ["Refused", "Site", "SiteSettings", "TeacherMissing"]
+
+
+class TeacherMissing(ClientError):  # noqa: N818
+    """The plan names a teacher that this site has not kept; sent with the job, it would do."""
+
+
+@dataclass(frozen=True, eq=False)
+class SiteStream:
+    """A site's images as a client sees them: exemplars first, then what came with each task since they were chosen."""
+
+    data: ImageSet
+    task_sizes: tuple[int, ...]
+    targets: Index
+    test_targets: Index
+    arrived: Mapping[int, Index]
+
+    def classes_until(self, task: int) -> int:
+        return sum(self.task_sizes[: task + 1])
+
+    def new_data(self, client: int, task: int) -> Index:  # noqa: ARG002 (a site is one client)
+        return self.arrived.get(task, np.empty(0, np.int64))
+
+
+class SiteStore:
+    """The state of one client, for one job."""
+
+    def __init__(self, state: ClientState, keep: Callable[[ClientState], None]) -> None:
+        self.state, self.keep = state, keep
+
+    def load(self, client: int) -> ClientState:  # noqa: ARG002
+        return self.state
+
+    def save(self, client: int, state: ClientState) -> None:  # noqa: ARG002
+        self.keep(state)
+        self.state = state
+
+
+class Site:
+    """Holds nothing between two calls: images are in `settings.data`, all state is in `settings.store`."""
+
+    def __init__(self, settings: SiteSettings) -> None:
+        self.settings = settings
+
+    def announce(self, federation: str, task: int) -> Announcement:
+        """What this site holds, as far as its owner lets it be told. Classes that were forgotten are not told."""
+        check_federation(federation, self.settings.name)
+        folder = self._folder(federation)
+        holdings = self._holdings(folder)
+        had, names = folder.had_before(task), holdings.names()
+        return Announcement(
+            site=self.settings.name,
+            classes=self._told(label for label, _ in names),
+            fresh=self._told(name[0] for name in names if name not in had),
+            image=holdings.image,
+            machine=fingerprint(),
+        )
+
+    def run(self, plan: Plan, job: Job) -> Update:
+        """Do a job: train, choose exemplars, or test a model on images that are held out.
+
+        It can be asked again, or late: the same images, exemplars and generators give the same answer. A test is by the
+        model's own scores: what a method gathers besides (FedICARL's class means) is not sent to sites.
+        """
+        check_federation(plan.federation, self.settings.name)
+        folder = self._folder(plan.federation)
+        holdings = self._holdings(folder)
+        accepted = accept(plan, job, self.settings, holdings.image)
+        try:
+            with one_thread():
+                if job.phase == "evaluate":
+                    return self._evaluate(plan, job, accepted, holdings)
+                with folder.locked():
+                    folder.claim(self.settings.name)
+                    return self._learn(plan, job, accepted, holdings, folder)
+        except OSError as error:
+            raise ClientError(f"site {self.settings.name}: cannot use {folder.root} ({error})") from error
+
+    def _folder(self, federation: str) -> FederationFolder:
+        return FederationFolder(self.settings.store / federation)
+
+    def _holdings(self, folder: FederationFolder) -> Holdings:
+        holdings = read_holdings(self.settings.data, holdout=self.settings.holdout)
+        return holdings.without({entry.label for entry in folder.forgotten()})
+
+    def _told(self, labels: Iterable[str]) -> dict[str, int | None]:
+        """Sorted by name, so that the order tells nothing either."""
+        tell: dict[str, Callable[[int], int | None]] = {
+            "names": lambda _: None,
+            "rounded": lambda count: max(10, (count + 5) // 10 * 10),
+            "exact": lambda count: count,
+        }
+        return {label: tell[self.settings.announce](count) for label, count in sorted(Counter(labels).items())}
+
+    # Training, and the end of a task.
+
+    def _learn(self, plan: Plan, job: Job, accepted: Accepted, holdings: Holdings, folder: FederationFolder) -> Update:
+        made = accepted.experiment
+        job = self._with_teacher(plan, job, accepted, folder)
+        if folder.arrivals(job.task) is None:
+            had, known = folder.had_before(job.task), set(plan.classes)
+            folder.fix_arrivals(job.task, [a for a in holdings.names() if a[0] in known and a not in had])
+        request = _identity(plan, job)
+        state = self._state(job, folder, request)
+        if state is not None and len(state.images) and state.images.shape[1:] != tuple(plan.image):
+            raise Refused(
+                f"site {self.settings.name}: its exemplars in {folder.root} are {state.images.shape[1:]} (height, "
+                f"width, channels), but the plan wants {tuple(plan.image)}; let the server name the federation anew"
+            )
+        stream, begun, entries = _stream(plan, job, holdings, folder, state)
+
+        def keep(after: ClientState) -> None:
+            index = after.exemplars.index
+            folder.save_state(
+                KeptState(
+                    tasks=after.tasks,
+                    classes=tuple(plan.classes[label] for label in sorted(after.exemplars.of_class)),
+                    ledger=tuple(entries[at] for at in index),
+                    images=stream.data.train.images[index],
+                    made_with=request,
+                )
+            )
+
+        client = Client(
+            stream,
+            made.method,
+            train=made.train,
+            memory=made.memory,
+            normalisation=(plan.mean, plan.std),
+            build=accepted.build,
+            store=SiteStore(begun, keep),
+            seed=made.seed,
+        )
+        update = client.run(job)
+        if job.phase == "end_task" and made.method.teacher == "previous task":
+            folder.keep_teacher(job.weights)
+        return update
+
+    def _with_teacher(self, plan: Plan, job: Job, accepted: Accepted, folder: FederationFolder) -> Job:
+        if job.teacher is not None:
+            folder.keep_teacher(job.teacher)
+            return job
+        if plan.teacher is None or job.phase != "train" or accepted.experiment.method.teacher != "previous task":
+            return job
+        teacher = folder.teacher(plan.teacher)
+        if teacher is None:
+            raise TeacherMissing(
+                f"site {self.settings.name}: has not kept the teacher {plan.teacher[:12]} of {plan.federation}; "
+                "send it with the job"
+            )
+        fault = accepted.teacher_flaw(teacher, sum(plan.task_sizes[:-1]))
+        if fault is not None:
+            raise Refused(f"site {self.settings.name}: the teacher {plan.teacher[:12]} does not fit the model: {fault}")
+        return Job(job.client, job.task, job.round, job.phase, job.weights, teacher)
+
+    def _state(self, job: Job, folder: FederationFolder, request: str) -> KeptState | None:
+        """From which to do this job: the newest of earlier tasks; if the very same was asked before, its result."""
+        tasks = folder.states()
+        if job.phase == "end_task" and job.task + 1 in tasks:
+            done = folder.state(job.task + 1)
+            if done.made_with == request:
+                return done
+        earlier = [number for number in tasks if number <= job.task]
+        return folder.state(earlier[-1]) if earlier else None
+
+    # Testing.
+
+    def _evaluate(self, plan: Plan, job: Job, accepted: Accepted, holdings: Holdings) -> Update:
+        counts = np.zeros((len(plan.classes), len(plan.classes)), np.int64)
+        stream = _test_stream(plan, holdings)
+        if self.settings.evaluate and bool((stream.test_targets >= 0).any()):
+            made = accepted.experiment
+            with failures_named(job):
+                model = accepted.build().to(chosen_device(made.train.device))
+                model.load(job.weights)
+                counts = confusion(model, made.method, {}, stream, (plan.mean, plan.std))
+        return Update(
+            client=job.client,
+            task=job.task,
+            round=job.round,
+            weights={},
+            examples=int(counts.sum()),
+            metrics={},
+            extras={"confusion": torch.from_numpy(counts)},
+        )
+
+
+def _identity(plan: Plan, job: Job) -> str:
+    """Of a request: all that its result depends on, besides the site's own images."""
+    weights: list[Weights | None] = [job.weights, job.teacher]
+    parts = [
+        [job.client, job.task, job.round, job.phase],
+        plan.recipe,
+        [plan.mean, plan.std, plan.image, plan.classes, plan.task_sizes],
+        [None if part is None else sha256(part) for part in weights],
+    ]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _stream(
+    plan: Plan, job: Job, holdings: Holdings, folder: FederationFolder, state: KeptState | None
+) -> tuple[SiteStream, ClientState, list[Entry]]:
+    """What the client works on, the state it begins from, and what each of its images is.
+
+    Images that were deleted since their task began are left out, as are exemplars of classes that the plan lacks.
+    """
+    label_of = {name: label for label, name in enumerate(plan.classes)}
+    entries: list[Entry] = []
+    images: list[np.ndarray] = [np.empty((0, *plan.image), np.uint8)]
+    kept: dict[int, list[int]] = {}
+    if state is not None:
+        kept = {label_of[name]: [] for name in state.classes if name in label_of}
+        chosen = [at for at, entry in enumerate(state.ledger) if entry.label in label_of]
+        for position, at in enumerate(chosen):
+            kept[label_of[state.ledger[at].label]].append(position)
+        entries += [state.ledger[at] for at in chosen]
+        images += [state.images[chosen]] if chosen else []
+    place = {name: at for at, name in enumerate(holdings.names())}
+    arrived: dict[int, Index] = {}
+    for task in range(state.tasks if state else 0, job.task + 1):
+        present = [a for a in folder.arrivals(task) or [] if a in place and a[0] in label_of]
+        arrived[task] = np.arange(len(entries), len(entries) + len(present))
+        entries += [Entry(digest, label, task, today()) for label, digest in present]
+        images += [holdings.train.images[[place[a] for a in present]]] if present else []
+    targets = np.array([label_of[entry.label] for entry in entries], np.int64)
+    exemplars = Exemplars({label: np.array(positions, np.int64) for label, positions in kept.items()})
+    begun = ClientState(tasks=state.tasks if state else 0, exemplars=exemplars)
+    pixels = np.concatenate(images)
+    none = Split(pixels[:0], targets[:0])
+    data = ImageSet(name=plan.federation, classes=plan.classes, train=Split(pixels, targets), test=none, official=False)
+    return SiteStream(data, tuple(plan.task_sizes), targets, none.labels, arrived), begun, entries
+
+
+def _test_stream(plan: Plan, holdings: Holdings) -> SiteStream:
+    """The images held out, of classes that the plan names."""
+    label_of = {name: label for label, name in enumerate(plan.classes)}
+    number = np.array([label_of.get(name, -1) for name in holdings.classes], np.int64)
+    targets = number[holdings.held_out.labels]
+    none = Split(holdings.train.images[:0], holdings.train.labels[:0])
+    data = ImageSet(name=plan.federation, classes=plan.classes, train=none, test=holdings.held_out, official=False)
+    return SiteStream(data, tuple(plan.task_sizes), none.labels, targets, {})

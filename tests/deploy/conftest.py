@@ -1,0 +1,49 @@
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fedclass.deploy.site import Site, SiteSettings, TeacherMissing
+from fedclass.experiment.setup import Setup
+from fedclass.wire import Job, Plan, Update, sha256
+
+
+def plan_of(setup: Setup, task: int, *, federation: str = "trial", teacher: str | None = None) -> Plan:
+    """What the server of this recipe sends with its jobs."""
+    stream, tables = setup.stream, setup.experiment.to_tables()
+    mean, std = setup.normalisation
+    height, width, channels = stream.data.train.images.shape[1:]
+    return Plan(
+        federation=federation,
+        recipe={key: tables[key] for key in ("seed", "memory", "model", "train", "method")},
+        mean=mean,
+        std=std,
+        image=(height, width, channels),
+        classes=stream.classes[: stream.classes_until(task)],
+        task_sizes=stream.task_sizes[: task + 1],
+        teacher=teacher,
+    )
+
+
+class Sites:
+    """An engine of sites on this disk, each of which forgets everything but its store between two jobs.
+
+    A teacher is first named, and sent only to a site that has not kept it.
+    """
+
+    name = "sites"
+
+    def __init__(self, setup: Setup, data: Sequence[Path], store: Path) -> None:
+        self.setup, self.teachers_sent = setup, 0
+        self.settings = [
+            SiteSettings(name=f"site-{i}", data=path, store=store / str(i), holdout=0.0) for i, path in enumerate(data)
+        ]
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Update]:
+        for job in jobs:
+            plan = plan_of(self.setup, job.task, teacher=sha256(job.teacher) if job.teacher is not None else None)
+            settings = self.settings[job.client]
+            named = Job(job.client, job.task, job.round, job.phase, job.weights, None)
+            try:
+                yield Site(settings).run(plan, named)
+            except TeacherMissing:
+                self.teachers_sent += 1
+                yield Site(settings).run(plan, job)
