@@ -50,6 +50,7 @@ class SitesCourse:
         self.image: tuple[int, int, int] | None = None
         self.at_server, self.at_sites = rules.test_at != "sites", rules.test_at != "server"
         self._warned: set[str] = set()
+        self._early: list[Event] = []
         self._met: Mapping[str, Announcement] | None = None  # what sites said when the server met them
 
     @property
@@ -65,15 +66,14 @@ class SitesCourse:
 
     # Before the run, and between tasks.
 
-    def meet(self, tell: Tell) -> None:
-        """Wait until enough sites are there."""
+    def meet(self) -> None:
+        """Wait until enough sites are there; what is to be told of them is told with the first task."""
         until = time.monotonic() + self.rules.wait
-        while len(found := self._announcements(len(self.known.sizes), tell)) < self.rules.min_sites:
+        while len(found := self._announcements(0, self._early.append)) < self.rules.min_sites:
             if time.monotonic() > until:
-                why = "; ".join(f"node {node}: {reason}" for node, reason in self.roster.silent.items())
                 raise RoundError(
                     f"after {self.rules.wait:.0f} s there are {len(found)} sites with images, and min-sites = "
-                    f"{self.rules.min_sites} are needed" + (f" ({why})" if why else "")
+                    f"{self.rules.min_sites} are needed" + self.roster.why_silent()
                 )
             self._pause(min(self.rules.ask_every, 5.0))
         self._met = found
@@ -95,6 +95,8 @@ class SitesCourse:
         return Setup(self.experiment, stream)
 
     def begin(self, task: int, tell: Tell) -> Setup | None:
+        while self._early:
+            tell(self._early.pop(0))
         if task < len(self.known.sizes):  # of a run that goes on
             tell(self._facts())
             return self.setup()

@@ -28,7 +28,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 
 from fedclass.errors import ClientError
-from fedclass.experiment.checkpoint import plain
+from fedclass.models.weights import plain
 from fedclass.runs.layout import write_atomically
 from fedclass.wire import Weights, sha256
 

@@ -137,13 +137,13 @@ def experiment(table: Mapping[str, Any], *, where: str = "recipe") -> Experiment
         if "per_client" in memory:
             raise ConfigError(f"{where} [memory]: give per_client or per_class, not both")
         table["memory"] = {**memory, "per_client": None}  # one budget takes the place of the other's default
-    sections = {name: _read(kind, table.pop(name, {}), f"{where} [{name}]") for name, kind in SECTIONS.items()}
+    sections = {name: read_table(kind, table.pop(name, {}), f"{where} [{name}]") for name, kind in SECTIONS.items()}
     method_table = table.pop("method", {})
     if not isinstance(method_table, dict):
         raise ConfigError(f"{where}: method must be a table, [method] with a name")
     name = method_table.get("name", "fedclass")
     parameters_given = {key: value for key, value in method_table.items() if key != "name"}
-    method = _read(find_method(name), parameters_given, f"{where} [method]")
+    method = read_table(find_method(name), parameters_given, f"{where} [method]")
     return Experiment(seed=seed, method_name=name, method=method, **sections)
 
 
@@ -163,7 +163,8 @@ def find_method(name: str) -> type[FedAvg]:
     return METHODS[name]
 
 
-def _read(kind: type[Any], table: object, where: str) -> Any:
+def read_table(kind: type[Any], table: object, where: str) -> Any:
+    """A table as the dataclass that describes it."""
     if not isinstance(table, dict):
         raise ConfigError(f"{where}: must be a table, got {table!r}")
     _only_known(table, [f.name for f in fields(kind)], where)

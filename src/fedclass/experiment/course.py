@@ -6,19 +6,19 @@ from typing import Any, Protocol
 from fedclass.experiment.setup import Setup
 from fedclass.runs.events import Event
 
-NO_REGISTRY: Mapping[str, Any] = {}
-
 
 class Course(Protocol):
     """Known from the start, as in a recipe, or found out as sites announce what they hold.
 
-    registry: what has been found out so far, as plain JSON; part of every checkpoint.  at_server, at_sites: where there
-    are test images.
+    at_server, at_sites: where there are test images.
     """
 
-    registry: Mapping[str, Any]
     at_server: bool
     at_sites: bool
+
+    @property
+    def registry(self) -> Mapping[str, Any]:
+        """What has been found out so far, as plain JSON; part of every checkpoint."""
 
     def restore(self, registry: Mapping[str, Any]) -> None: ...
 
@@ -38,8 +38,11 @@ class StreamCourse:
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.registry = NO_REGISTRY
         self._learners: tuple[int, list[int]] = -1, []
+
+    @property
+    def registry(self) -> Mapping[str, Any]:
+        return {}
 
     def restore(self, registry: Mapping[str, Any]) -> None:
         pass

@@ -1,10 +1,12 @@
 """Which sites there are, and where."""
 
 import re
+import time
 from collections.abc import Mapping
 
 from fedclass.engines.flower import codec
 from fedclass.engines.flower.exchange import Line, Question
+from fedclass.errors import RoundError
 from fedclass.wire import Announcement
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -37,6 +39,24 @@ class Roster:
         self._nodes = {site: node for site, node in self._nodes.items() if node in present}
         self.silent = {node: why for node, why in self.silent.items() if node in present}
         return self._ask(sorted(present - set(self._nodes.values()) - set(self.silent)), task)
+
+    def wait_for(self, sites: int, *, seconds: float) -> None:
+        """Until so many are connected."""
+        until = time.monotonic() + seconds
+        while True:
+            self.refresh(0)
+            if len(self._nodes) >= sites:
+                return
+            if time.monotonic() > until:
+                raise RoundError(
+                    f"after {seconds:.0f} s there are {len(self._nodes)} sites, and min-sites = {sites} are needed"
+                    + self.why_silent()
+                )
+            time.sleep(self.line.poll)
+
+    def why_silent(self) -> str:
+        reasons = "; ".join(f"node {node}: {reason}" for node, reason in self.silent.items())
+        return f" ({reasons})" if reasons else ""
 
     def announcements(self, task: int) -> Mapping[str, Announcement]:
         """What all connected sites hold now."""

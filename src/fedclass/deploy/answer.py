@@ -1,0 +1,118 @@
+"""What a site answers to a frame: here, or through its warm worker."""
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedclass.engines.flower.frames import Frame
+from fedclass.errors import ClientError, FedclassError
+
+SOCKET = "worker.sock"  # in the site's store
+SITES = "FEDCLASS_SITES"  # a folder that `fedclass deploy split` has written, for simulated nodes
+CHUNK = 1 << 20
+
+
+def answer(frame: Frame, node_config: Mapping[str, Any]) -> Frame:
+    """The answer of the site that a node is configured for.
+
+    A worker that `fedclass site run` keeps warm is asked if there is one: it saves the time to import torch and to read
+    the images anew for every message.
+    """
+    config = _config(node_config)
+    with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+        return _ask_worker(Path(str(config.get("store", ""))).expanduser() / SOCKET, frame)
+    return respond(frame, config)
+
+
+def _config(node_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Flower's simulation only numbers its nodes; the owner of the machine says where their data are."""
+    config = dict(node_config)
+    if "data" not in config and "partition-id" in config and SITES in os.environ:
+        name, root = f"site-{int(config['partition-id']):03d}", Path(os.environ[SITES])
+        return {"name": name, "data": str(root / f"{name}.npz"), "store": str(root / "stores" / name), "holdout": 0.0}
+    config.pop("partition-id", None)
+    config.pop("num-partitions", None)
+    return config
+
+
+def respond(frame: Frame, config: Mapping[str, Any]) -> Frame:
+    """Do what the frame asks, if it may be asked; a refusal is an answer too."""
+    from fedclass.deploy.settings import SiteSettings
+    from fedclass.deploy.site import Site, TeacherMissing
+    from fedclass.engines.flower import codec
+
+    try:
+        site = Site(SiteSettings.read(config))
+        asked = codec.read_ask(frame)
+        if isinstance(asked, codec.AnnouncementAsked):
+            return codec.announcement(site.announce(asked.federation, asked.task))
+        return codec.update(site.run(*asked))
+    except FedclassError as error:
+        return codec.refused(str(error), teacher=isinstance(error, TeacherMissing))
+
+
+# The worker.
+
+
+def _ask_worker(path: Path, frame: Frame) -> Frame:
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(str(path))
+        _send(line, frame)
+        answer = _receive(line)
+    if answer is None:
+        raise ClientError(f"{path}: the site's worker ended while it was asked")
+    return answer
+
+
+@contextlib.contextmanager
+def worker(config: Mapping[str, Any], store: Path) -> Iterator[None]:
+    """Answer frames that come through a socket in the store, which only its owner can open."""
+    path = store / SOCKET
+    store.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(path))
+        path.chmod(0o600)
+        door.listen()
+        threading.Thread(target=_answer_all, args=(door, config), daemon=True).start()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _answer_all(door: socket.socket, config: Mapping[str, Any]) -> None:
+    while True:
+        line, _ = door.accept()
+        with line, contextlib.suppress(ConnectionError):  # whoever asked has gone: nobody wants the answer
+            asked = _receive(line)
+            if asked is not None:
+                _send(line, respond(asked, config))
+
+
+def _send(line: socket.socket, frame: Frame) -> None:
+    data = frame.to_bytes()
+    line.sendall(len(data).to_bytes(8, "big"))
+    line.sendall(data)
+
+
+def _receive(line: socket.socket) -> Frame | None:
+    """None if the other side has gone."""
+    size = _exactly(line, 8)
+    data = None if size is None else _exactly(line, int.from_bytes(size, "big"))
+    return None if data is None else Frame.from_bytes(data)
+
+
+def _exactly(line: socket.socket, size: int) -> bytes | None:
+    parts, left = [], size
+    while left:
+        part = line.recv(min(left, CHUNK))
+        if not part:
+            return None
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)

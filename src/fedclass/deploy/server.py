@@ -1,0 +1,157 @@
+"""The server of a federation: the same runner as everywhere, with sites over Flower in place of simulated clients."""
+
+import contextlib
+import json
+import shlex
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from flwr.serverapp import Grid
+from pydantic import Field
+
+from fedclass.data import datasets
+from fedclass.data.images import ImageSet
+from fedclass.deploy.course import Rules, SitesCourse
+from fedclass.engines.flower.engine import Flower
+from fedclass.engines.flower.exchange import Line
+from fedclass.engines.flower.roster import Roster
+from fedclass.errors import ConfigError, RunError
+from fedclass.experiment.config import DataSettings, Experiment, load, read_table
+from fedclass.experiment.course import Course, StreamCourse
+from fedclass.experiment.runner import run
+from fedclass.experiment.setup import Setup, prepare
+from fedclass.runs.events import Event
+from fedclass.runs.layout import RunDirectory, write_atomically
+from fedclass.wire import Plan
+
+SENT = ("seed", "memory", "model", "train", "method")  # tables of a recipe that sites are told
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """The configuration of an app: [tool.flwr.app.config] in its pyproject.toml, where underscores are hyphens."""
+
+    recipe: Annotated[str, Field(description="as of `fedclass run`; a file is one of the server's machine")] = "default"
+    set: Annotated[str, Field(description="overrides, as of --set, separated by spaces")] = ""
+    out: Annotated[str, Field(description="run directory on the server's machine; a run begun there goes on")] = ""
+    classes_from: Annotated[
+        Literal["sites", "recipe"],
+        Field(description='"sites": what they announce; "recipe": its tasks, at sites made by `fedclass deploy split`'),
+    ] = "sites"
+    next_task: Annotated[
+        Literal["rounds", "word", "classes"],
+        Field(description="a task begins after the rounds of the last, on the operator's word, or with enough classes"),
+    ] = "rounds"
+    new_classes: Annotated[int, Field(ge=1, description='for "classes": so many new ones')] = 1
+    tasks: Annotated[int, Field(ge=0, description="the run ends after so many; 0: on the operator's word")] = 0
+    min_sites: Annotated[int, Field(ge=1, description="sites without which no task begins")] = 2
+    ask_every_seconds: Annotated[float, Field(gt=0, description="how often sites are asked for news")] = 30.0
+    wait_seconds: Annotated[float, Field(ge=0, description="how long to wait for min-sites at the start")] = 600.0
+    deadline_seconds: Annotated[float, Field(ge=1, description="how long to wait for a site's answer")] = 3600.0
+    poll_seconds: Annotated[float, Field(gt=0, description="between two looks for answers")] = 0.25
+    test_at: Annotated[
+        Literal["sites", "server", "both"], Field(description="whose test images say how good the model is")
+    ] = "sites"
+    test_data: Annotated[str, Field(description="the server's: a folder as of data.name=folder, or an .npz file")] = ""
+    pin_nodes: Annotated[
+        bool, Field(description="a site's name belongs to the node that used it first; needs nodes with keys")
+    ] = True
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> "ServerSettings":
+        where = "the app's configuration"
+        table = {key.replace("-", "_"): value for key, value in config.items()}
+        settings: ServerSettings = read_table(cls, table, where)
+        if not settings.out or not Path(settings.out).expanduser().is_absolute():
+            raise ConfigError(f"{where}: out = {settings.out!r}: give the whole path of a run directory, on the server")
+        if settings.test_at != "sites" and settings.classes_from == "sites" and not settings.test_data:
+            raise ConfigError(f"{where}: test-at = {settings.test_at!r} needs test-data, a folder with test images")
+        return settings
+
+    @property
+    def rules(self) -> Rules:
+        return Rules(
+            next_task=self.next_task,
+            new_classes=self.new_classes,
+            tasks=self.tasks,
+            min_sites=self.min_sites,
+            ask_every=self.ask_every_seconds,
+            wait=self.wait_seconds,
+            test_at=self.test_at,
+        )
+
+
+def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None] = lambda _: None) -> dict[str, Any]:
+    """Carry out, or go on with, the run that an app's configuration describes; returns its summary."""
+    settings = ServerSettings.read(config)
+    experiment = load(settings.recipe, shlex.split(settings.set))
+    directory = RunDirectory(Path(settings.out).expanduser())
+    if directory.finished:
+        raise RunError(f"{directory.root}: this run is finished; choose another out")
+    holder = uuid.uuid4().hex
+    with _taken(directory, holder) as (writing, federation):
+        line = Line(grid, settings.poll_seconds, lambda: directory.check_holder(holder))
+        roster = Roster(line, federation, seconds=settings.deadline_seconds, pin=settings.pin_nodes)
+        setup, course, site = _subject(settings, experiment, roster, directory.root)
+
+        def plan(task: int, teacher: str | None) -> Plan:
+            now = course.setup() if isinstance(course, SitesCourse) else setup
+            return _plan(now, federation, task, teacher)
+
+        engine = Flower(line, roster, plan=plan, site=site, seconds=settings.deadline_seconds)
+        return run(setup, engine, directory, listen, course=course, writing=writing)
+
+
+@contextlib.contextmanager
+def _taken(directory: RunDirectory, holder: str) -> Iterator[tuple[Any, str]]:
+    """The run directory, ours from now on, and the name under which sites keep their state for this run."""
+    try:
+        directory.root.mkdir(parents=True, exist_ok=True)
+        with directory.leased(holder) as writing:
+            path = directory.root / "federation.json"
+            if not path.exists():
+                with writing():
+                    write_atomically(path, json.dumps({"id": f"{directory.root.name[:40]}-{uuid.uuid4().hex[:12]}"}))
+            yield writing, str(json.loads(path.read_bytes())["id"])
+    except (OSError, ValueError, KeyError) as error:
+        raise RunError(f"{directory.root}: cannot be used ({error})") from error
+
+
+def _subject(
+    settings: ServerSettings, experiment: Experiment, roster: Roster, root: Path
+) -> tuple[Setup, Course, Callable[[int], str]]:
+    """What is learned, as of the start, and the names of clients' sites."""
+    if settings.classes_from == "recipe":
+        setup = prepare(experiment)
+        roster.wait_for(settings.min_sites, seconds=settings.wait_seconds)
+        return setup, StreamCourse(setup), "site-{:03d}".format
+    path = Path(settings.test_data).expanduser() if settings.test_data else None
+    data = DataSettings(name="npz" if path is not None and path.suffix == ".npz" else "folder", path=str(path or ""))
+    test = _test_images(data) if path is not None and settings.test_at != "sites" else None
+    course = SitesCourse(replace(experiment, data=data), test, roster, settings.rules, root)
+    course.meet()
+    return course.setup(), course, course.site
+
+
+def _test_images(data: DataSettings) -> ImageSet:
+    """Of classes known by name; the folder's own training images, if it has any, are not used."""
+    return datasets.load(data.name, path=Path(data.path), fraction=1.0, test_fraction=1.0)
+
+
+def _plan(setup: Setup, federation: str, task: int, teacher: str | None) -> Plan:
+    stream, tables = setup.stream, setup.experiment.to_tables()
+    height, width, channels = stream.data.train.images.shape[1:]
+    mean, std = setup.normalisation
+    return Plan(
+        federation=federation,
+        recipe={name: tables[name] for name in SENT},
+        mean=tuple(mean),
+        std=tuple(std),
+        image=(height, width, channels),
+        classes=stream.classes[: stream.classes_until(task)],
+        task_sizes=stream.task_sizes[: task + 1],
+        teacher=teacher,
+    )
