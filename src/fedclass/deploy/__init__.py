@@ -1,0 +1,1 @@
+"""Sites on machines of their own, over Flower."""

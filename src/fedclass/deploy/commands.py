@@ -1,0 +1,41 @@
+"""Flower's commands for a deployment, as lists of words."""
+
+from pathlib import Path
+
+from fedclass.deploy.keys import Keys
+
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # both call out by default
+LINK_PORT = 8000
+CONNECTION = "fedclass"  # its name in Flower's config.toml
+
+
+def superlink(keys: Keys, database: Path, *, port: int = LINK_PORT) -> list[str]:
+    """The server. It listens on this machine only: who reaches this port can run code on all sites."""
+    return [
+        "flower-superlink",
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--ssl-ca-certfile", str(keys.ca), "--ssl-certfile", str(keys.server), "--ssl-keyfile", str(keys.server_key)),
+        "--enable-supernode-auth",
+        "--disable-runtime-dependency-installation",
+        *("--database", str(database)),
+    ]
+
+
+def connection(keys: Keys, *, port: int = LINK_PORT) -> str:
+    """What Flower's command line has to know of the server, for $FLWR_HOME/config.toml (~/.flwr by default)."""
+    return f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"\nroot-certificates = "{keys.ca.absolute()}"\n'
+
+
+def register(keys: Keys, site: str) -> list[str]:
+    return ["flwr", "supernode", "register", str(keys.public(site)), CONNECTION, "--name", site]
+
+
+def supernode(address: str, *, ca: Path, private: Path, site: str, data: str, store: str) -> list[str]:
+    """A site. address: HOST:PORT of the server or its proxy."""
+    return [
+        "flower-supernode",
+        *("--superlink", address),
+        *("--root-certificates", str(ca)),
+        *("--auth-supernode-private-key", str(private)),
+        *("--node-config", f'name="{site}" data="{data}" store="{store}"'),
+    ]
