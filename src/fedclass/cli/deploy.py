@@ -1,16 +1,109 @@
 """fedclass deploy: sites on machines of their own."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Sites on machines of their own, over Flower. Needs fedclass[flower].", no_args_is_help=True)
+
+@contextlib.contextmanager
+def needs_flower() -> Iterator[None]:
+    """Around the imports of what needs the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in ("flwr", "cryptography"):
+            raise
+        from fedclass.errors import ConfigError
+
+        raise ConfigError("this needs Flower; pip install 'fedclass[flower]'") from None
 
 
-@app.callback()
-def _group() -> None:
-    pass  # without it, typer would make a single command the whole of `deploy`
+app = typer.Typer(help="Sites on machines of their own, over Flower. Needs the extra `flower`.", no_args_is_help=True)
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="The app folder to make; `flwr run` takes it.")],
+    out: Annotated[Path, typer.Option(help="The run directory, on the server's machine.")],
+    recipe: Annotated[str, typer.Option(help="A recipe, as of `fedclass run`.")] = "default",
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override a key of the recipe, such as train.rounds=2. Repeatable."),
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(help="Another key of the app's configuration, such as next-task=word. Repeatable."),
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="For sites without keys.")] = False,
+) -> None:
+    """Write an app folder for Flower: a pyproject.toml with the configuration of a federation.
+
+    Example:  fedclass deploy init app --out ~/runs/first --config next-task=word --config min-sites=3
+    """
+    import shlex
+
+    with needs_flower():
+        from fedclass.deploy.app import write_app
+    from fedclass.experiment.config import load
+
+    load(recipe, overrides or [])  # a mistake is found here and not on the server
+    given: dict[str, object] = {
+        "recipe": recipe,
+        "set": shlex.join(overrides or []),
+        "out": str(out.expanduser().absolute()),
+    }
+    if Path(recipe).is_file():
+        given["recipe"] = str(Path(recipe).absolute())
+    if insecure:
+        given["pin-nodes"] = False
+    write_app(folder, given | dict(_setting(text) for text in config or []))
+    typer.echo(f"made {folder / 'pyproject.toml'}; next: flwr run {folder} fedclass --stream")
+
+
+def _setting(text: str) -> tuple[str, object]:
+    import tomllib
+
+    from fedclass.errors import ConfigError
+
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--config {text}: write it as key=value, such as next-task=word")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+Run = Annotated[Path, typer.Argument(help="The run directory of a federation, on the server's machine.")]
+
+
+@app.command("next")
+def next_(run: Run) -> None:
+    """Let the next task begin (next-task = "word"), as soon as its rounds are done and a site has a new class."""
+    _word(run, "next-task")
+    typer.echo("the next task begins as soon as there is a new class")
+
+
+@app.command()
+def finish(run: Run) -> None:
+    """Let the run end once the task that is under way is learned."""
+    _word(run, "finish")
+    typer.echo("the run ends after the task that is under way")
+
+
+def _word(run: Path, word: str) -> None:
+    from fedclass.errors import RunError
+    from fedclass.runs.layout import RunDirectory, write_atomically
+
+    directory = RunDirectory(run)
+    if not directory.lease.is_file():
+        raise RunError(f"{run}: is not the run directory of a federation; it is the app's `out`")
+    if directory.finished:
+        raise RunError(f"{run}: this run is finished")
+    write_atomically(run / word, "")
 
 
 @app.command()
@@ -32,16 +125,11 @@ def keys(
 
     Run it again with another --site to add one: nothing is ever overwritten.
     """
-    try:
+    import shlex
+
+    with needs_flower():
         from fedclass.deploy import commands
         from fedclass.deploy.keys import make_keys
-    except ModuleNotFoundError as error:
-        if error.name != "cryptography":
-            raise
-        from fedclass.errors import ConfigError
-
-        raise ConfigError("fedclass deploy: needs Flower; pip install 'fedclass[flower]'") from None
-    import shlex
 
     made = make_keys(out, hosts=host or (), sites=site or (), days=days)
     for file in made.made:
