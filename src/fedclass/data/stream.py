@@ -62,7 +62,7 @@ class Stream:
         """(clients, classes): how many images of each class each client holds."""
         width = len(self.classes)
         rows = [np.bincount(self.targets[share], minlength=width) for share in self.shares]
-        return np.array(rows, np.int64).reshape(-1, width)
+        return np.array(rows, np.int64).reshape(len(rows), width)
 
 
 def build_stream(data: ImageSet, stream: StreamSettings, shares: PartitionSettings, *, seed: int) -> Stream:

@@ -197,7 +197,7 @@ class SitesCourse:
 
     def _facts(self) -> SitesKnown:
         rows = self.known.rows()
-        counts = np.array(rows, np.int64).reshape(-1, len(self.known.classes))
+        counts = np.array(rows, np.int64).reshape(len(rows), len(self.known.classes))
         kept = planned(self.experiment.memory, counts, tuple(self.known.sizes)).sum(axis=0)
         return SitesKnown(
             sites=list(self.known.sites),

@@ -1,10 +1,9 @@
 """The server of a federation: the same runner as everywhere, with sites over Flower in place of simulated clients."""
 
-import contextlib
 import json
 import shlex
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,7 +23,7 @@ from fedclass.experiment.course import Course, StreamCourse
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import Setup, prepare
 from fedclass.runs.events import Event
-from fedclass.runs.layout import RunDirectory, write_atomically
+from fedclass.runs.layout import RunDirectory, Writing, write_atomically
 from fedclass.wire import Plan
 
 SENT = ("seed", "memory", "model", "train", "method")  # tables of a recipe that sites are told
@@ -91,8 +90,13 @@ def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None]
     directory = RunDirectory(Path(settings.out).expanduser())
     if directory.finished:
         raise RunError(f"{directory.root}: this run is finished; choose another out")
+    try:
+        directory.root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{directory.root}: cannot be made ({error.strerror}); choose another out") from error
     holder = uuid.uuid4().hex
-    with _taken(directory, holder) as (writing, federation):
+    with directory.leased(holder) as writing:
+        federation = _federation(directory, writing)
         line = Line(grid, settings.poll_seconds, lambda: directory.check_holder(holder))
         roster = Roster(line, federation, seconds=settings.deadline_seconds, pin=settings.pin_nodes)
         setup, course, site = _subject(settings, experiment, roster, directory.root)
@@ -105,19 +109,16 @@ def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None]
         return run(setup, engine, directory, listen, course=course, writing=writing)
 
 
-@contextlib.contextmanager
-def _taken(directory: RunDirectory, holder: str) -> Iterator[tuple[Any, str]]:
-    """The run directory, ours from now on, and the name under which sites keep their state for this run."""
+def _federation(directory: RunDirectory, writing: Writing) -> str:
+    """The name under which sites keep their state for this run."""
+    path = directory.root / "federation.json"
     try:
-        directory.root.mkdir(parents=True, exist_ok=True)
-        with directory.leased(holder) as writing:
-            path = directory.root / "federation.json"
-            if not path.exists():
-                with writing():
-                    write_atomically(path, json.dumps({"id": f"{directory.root.name[:40]}-{uuid.uuid4().hex[:12]}"}))
-            yield writing, str(json.loads(path.read_bytes())["id"])
+        if not path.exists():
+            with writing():
+                write_atomically(path, json.dumps({"id": f"federation-{uuid.uuid4().hex[:16]}"}) + "\n")
+        return str(json.loads(path.read_bytes())["id"])
     except (OSError, ValueError, KeyError) as error:
-        raise RunError(f"{directory.root}: cannot be used ({error})") from error
+        raise RunError(f"{path}: cannot be used ({error})") from error
 
 
 def _subject(

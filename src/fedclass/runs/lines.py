@@ -76,7 +76,7 @@ class Lines:
 
 def plan(event: RunStarted) -> str:
     """Who holds what, in a line; `fedclass plan` has the rest."""
-    if not event.counts:
+    if not event.classes:
         return "waiting for sites to say what they hold"
     held = [sum(row) for row in event.counts]
     kept = ", ".join(f"{n} after task {t + 1}" for t, n in enumerate(event.exemplars))

@@ -45,7 +45,6 @@ class Line:
         self, questions: Mapping[Key, Question], *, seconds: float
     ) -> Iterator[tuple[Key, Announcement | Update | Refused]]:
         """Answers as they come; in place of one that does not, the reason why."""
-        until = time.monotonic() + seconds
         sent: dict[str, Key] = {}
         for key, question in questions.items():
             message = Message(question.frame.to_record(), question.node, question.kind, ttl=max(seconds, 1.0))
@@ -54,12 +53,15 @@ class Line:
                 sent[number] = key
             else:
                 yield key, Refused("Flower took no message for it", teacher=False)
-        while sent and time.monotonic() < until:
+        until = time.monotonic() + seconds
+        while sent:
             self.check()
             for reply in self.grid.pull_messages(list(sent)):
                 asked = sent.pop(reply.metadata.reply_to_message_id, None)
                 if asked is not None:
                     yield asked, _answer(reply)
+            if sent and time.monotonic() > until:
+                break
             if sent:
                 time.sleep(self.poll)
         for key in sent.values():

@@ -1,0 +1,270 @@
+"""Sites with images of their own: classes are found out, sites come and go, answers are not believed."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra [flower]")
+
+from flwr.app import Context, Message, RecordDict
+
+from deploy.memory_grid import MemoryGrid
+from fedclass.deploy.client_app import app as client_app
+from fedclass.deploy.server_app import app as server_app
+from fedclass.engines.flower.frames import Frame
+from fedclass.errors import RoundError
+from fedclass.runs.events import (
+    Event,
+    RoundFinished,
+    SitesKnown,
+    TaskFinished,
+    TaskStarted,
+    UpdateMissing,
+    Warned,
+    read_events,
+)
+from fedclass.runs.results import Result
+
+SIDE = 8
+NAMES = ("ant", "bee", "cat", "dog", "eel", "fox")
+PATTERNS = np.random.default_rng(0).integers(40, 216, size=(len(NAMES), SIDE, SIDE, 3))
+
+
+def pictures(name: str, count: int, seed: int) -> np.ndarray:
+    noise = np.random.default_rng([seed, NAMES.index(name)]).integers(-40, 40, size=(count, SIDE, SIDE, 3))
+    return (PATTERNS[NAMES.index(name)] + noise).astype(np.uint8)
+
+
+@dataclass
+class Federation:
+    """Sites by name, each with what it holds: class -> number of images. Nodes are numbered from 100 on."""
+
+    root: Path
+    held: dict[str, dict[str, int]] = field(default_factory=dict)
+    grid: MemoryGrid = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.grid = MemoryGrid(client_app, {})
+
+    def site(self, name: str, held: dict[str, int], **config: Any) -> int:
+        node = 100 + len(self.grid.nodes)
+        self.hold(name, held)
+        settings = {"name": name, "data": str(self.root / f"{name}.npz"), "store": str(self.root / f"store-{name}")}
+        self.grid.nodes[node] = {**settings, "holdout": 0.2, **config}
+        return node
+
+    def hold(self, name: str, held: dict[str, int]) -> None:
+        """From now on the site's file has these images; more of a class are added after the ones that were there."""
+        self.held[name] = held
+        seed = sorted(self.held).index(name)
+        images = [pictures(label, count, seed) for label, count in held.items()]
+        labels = [np.full(count, i) for i, count in enumerate(held.values())]
+        np.savez(
+            self.root / f"{name}.npz",
+            x_train=np.concatenate(images),
+            y_train=np.concatenate(labels),
+            classes=np.array(list(held)),
+        )
+
+    def run(self, **config: Any) -> dict[str, Any]:
+        given = {key.replace("_", "-"): value for key, value in config.items()}
+        usual = {
+            "set": "train.rounds=2 train.local_epochs=1 train.participation=1.0 memory.per_client=6 evaluation.every=0",
+            "out": str(self.root / "run"),
+            "tasks": 2,
+            "poll-seconds": 0.01,
+            "ask-every-seconds": 0.1,
+            "wait-seconds": 5.0,
+            "deadline-seconds": 1.0,
+        }
+        server_app(self.grid, Context(1, 1, {}, RecordDict(), {**usual, **given}))
+        return Result.read(self.root / "run").summary
+
+    def events(self, kind: type[Event]) -> list[Any]:
+        return [event for event in read_events(self.root / "run" / "events.jsonl") if isinstance(event, kind)]
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Federation:
+    return Federation(tmp_path)
+
+
+def header(message: Message) -> dict[str, Any]:
+    return dict(Frame.from_record(message.content).header)
+
+
+def once(action: Callable[[], None], *, task: int, phase: str) -> Callable[[Message, Message], Message]:
+    """A `tamper` that does something else while the first such job is under way."""
+    left = [action]
+
+    def tamper(message: Message, reply: Message) -> Message:
+        job = header(message).get("job", {})
+        if left and (job.get("task"), job.get("phase")) == (task, phase):
+            left.pop()()
+        return reply
+
+    return tamper
+
+
+# Classes are found out.
+
+
+def test_new_names_become_classes_of_the_next_task(federation: Federation) -> None:
+    """One site alone has bee; north has nothing new later; south brings ant, an old class, late; east joins later."""
+    federation.site("north", {"ant": 20, "bee": 20})
+    federation.site("south", {"cat": 20})
+    east = federation.site("east", {"dog": 20, "ant": 10}, announce="names")
+    federation.grid.away = {east}
+
+    def later() -> None:
+        federation.hold("south", {"cat": 20, "dog": 20, "ant": 20})
+        federation.grid.away = set()
+
+    federation.grid.tamper = once(later, task=0, phase="end_task")
+    summary = federation.run()
+    assert summary["tasks"] == [3, 1]
+    first, second = federation.events(SitesKnown)
+    assert (first.sites, first.classes) == (["north", "south"], ["ant", "bee", "cat"])
+    assert first.counts == [[20, 10, 0], [0, 0, 20]]  # to the nearest ten, without what is held out
+    assert (second.sites, second.classes) == (["north", "south", "east"], ["ant", "bee", "cat", "dog"])
+    assert second.counts[2] == [0, 0, 0, 0]  # withheld
+    assert [event.new_classes for event in federation.events(TaskStarted)] == [["ant", "bee", "cat"], ["dog"]]
+    rounds = federation.events(RoundFinished)
+    assert [event.clients for event in rounds] == [[0, 1], [0, 1], [1, 2], [1, 2]]
+    new_at_south = rounds[2].examples[0]
+    assert 24 <= new_at_south <= 40  # dog and ant, not cat once more
+    assert summary["accuracy_matrix"][1][1] >= 0
+    (last,) = federation.events(TaskFinished)[1:]
+    assert sum(map(sum, last.confusion)) > 10
+    assert json.loads((federation.root / "run" / "classes.json").read_text()) == ["ant", "bee", "cat", "dog"]
+
+
+@pytest.mark.parametrize("rule", ["classes", "word"])
+def test_a_task_waits_for_its_time(federation: Federation, rule: str) -> None:
+    """Two classes are wanted, one comes; or the operator has to say so. Nothing is trained meanwhile."""
+    federation.site("north", {"ant": 20, "bee": 20})
+    federation.site("south", {"ant": 20, "bee": 20})
+    run, asked = federation.root / "run", []
+
+    def tamper(message: Message, reply: Message) -> Message:
+        if header(message)["ask"] == "announcement" and header(message)["task"] == 1:
+            asked.append(message)
+            if len(asked) == 1:
+                federation.hold("north", {"ant": 20, "bee": 20, "cat": 20})
+            if len(asked) == 9 and rule == "classes":
+                federation.hold("south", {"ant": 20, "bee": 20, "dog": 20})
+            if len(asked) == 9 and rule == "word":
+                (run / "next-task").touch()
+        return reply
+
+    federation.grid.tamper = tamper
+    federation.run(next_task=rule, new_classes=2)
+    (_, second) = federation.events(TaskStarted)
+    assert second.new_classes == (["cat", "dog"] if rule == "classes" else ["cat"])
+    (waits,) = federation.events(Warned)
+    assert "task 2 waits for" in waits.message
+    assert len(asked) >= 10
+    assert not (run / "next-task").exists()
+
+
+def test_the_operator_may_end_the_run(federation: Federation) -> None:
+    federation.site("north", {"ant": 20, "bee": 20})
+    federation.site("south", {"bee": 20})
+    federation.grid.tamper = once((federation.root / "run" / "finish").touch, task=0, phase="train")
+    assert federation.run(tasks=0)["tasks"] == [2]
+
+
+def test_test_images_of_the_server_and_of_sites(federation: Federation) -> None:
+    for name in ("north", "south"):
+        federation.site(name, {"ant": 20, "bee": 20}, announce="exact")
+    labels = np.repeat([0, 1], 7)
+    images = np.concatenate([pictures("bee", 7, 9), pictures("ant", 7, 9)])
+    test = federation.root / "test.npz"
+    np.savez(test, x_train=images, y_train=labels, x_test=images, y_test=labels, classes=np.array(["bee", "ant"]))
+    federation.run(tasks=1, test_at="both", test_data=str(test))
+    (done,) = federation.events(TaskFinished)
+    assert [sum(row) for row in done.confusion] == [7, 7]
+    (known,) = federation.events(SitesKnown)
+    assert [sum(row) for row in done.at_sites] == [40 - sum(column) for column in zip(*known.counts, strict=True)]
+
+
+def test_images_of_another_size_do_not_take_part(federation: Federation) -> None:
+    federation.site("north", {"ant": 20, "bee": 20})
+    federation.site("south", {"ant": 20})
+    federation.site("west", {"ant": 20})
+    np.savez(federation.root / "west.npz", x_train=np.zeros((9, 5, 5, 3), np.uint8), y_train=np.zeros(9, int))
+    federation.run(tasks=1)
+    assert any(
+        "west takes no part: its images are (5, 5, 3), not (8, 8, 3)" in w.message for w in federation.events(Warned)
+    )
+    assert federation.events(SitesKnown)[0].sites == ["north", "south"]
+
+
+def test_too_few_sites_end_the_wait(federation: Federation) -> None:
+    federation.site("north", {"ant": 20})
+    with pytest.raises(RoundError, match=r"1 sites with images, and min-sites = 2 are needed"):
+        federation.run(wait_seconds=0.3)
+
+
+# Sites come and go.
+
+
+def test_a_round_goes_on_without_those_who_do_not_answer(federation: Federation) -> None:
+    """West has left by the second round; south's data are gone for one round, and its refusal says so."""
+    federation.site("north", {"ant": 20, "bee": 20})
+    federation.site("south", {"ant": 20, "bee": 20})
+    west = federation.site("west", {"ant": 20, "bee": 20})
+    data, away = federation.root / "south.npz", federation.root / "away.npz"
+
+    def tamper(message: Message, reply: Message) -> Message:
+        job = header(message).get("job", {})
+        if job.get("phase") == "train" and job.get("round") == 0 and job.get("client") == 2:
+            federation.grid.away = {west}
+            data.rename(away)
+        if job.get("round") == 1 and job.get("client") == 1 and away.exists():
+            away.rename(data)
+        return reply
+
+    federation.grid.tamper = tamper
+    federation.run(tasks=1)
+    assert [event.clients for event in federation.events(RoundFinished)] == [[0, 1, 2], [0]]
+    missing = [(event.round, event.client) for event in federation.events(UpdateMissing)]
+    assert missing[:2] == [(1, 1), (1, 2)]
+    reasons = {event.client: event.reason for event in federation.events(UpdateMissing)}
+    assert "site west is not connected" in reasons[2]
+    assert "is not there" in reasons[1]
+
+
+def test_silence_ends_with_the_deadline(federation: Federation) -> None:
+    federation.site("north", {"ant": 20, "bee": 20})
+    node = federation.site("south", {"ant": 20, "bee": 20})
+    real = federation.grid.pull_messages
+
+    def pull(numbers: Any) -> Any:
+        late = [m.metadata.message_id for m in federation.grid.sent if m.metadata.dst_node_id == node]
+        jobs = {m.metadata.message_id for m in federation.grid.sent if "job" in header(m)}
+        return real([number for number in numbers if number not in jobs or number not in late])
+
+    federation.grid.pull_messages = pull  # type: ignore[method-assign]
+    federation.run(tasks=1)
+    assert {event.reason for event in federation.events(UpdateMissing)} == {"site south: no answer within 1 s"}
+
+
+def test_fewer_updates_than_wanted_stop_the_run_and_it_goes_on_later(federation: Federation) -> None:
+    """Undisturbed and stopped runs end with the same bits."""
+    for name in ("north", "south"):
+        federation.site(name, {"ant": 20, "bee": 20})
+    settings = "train.rounds=3 train.local_epochs=1 memory.per_client=6 train.participation=1.0 train.min_updates=2"
+    federation.run(tasks=1, set=settings)
+    undisturbed = (federation.root / "run").rename(federation.root / "undisturbed")
+    node = next(iter(federation.grid.nodes))
+    federation.grid.tamper = once(lambda: federation.grid.away.add(node), task=0, phase="train")
+    with pytest.raises(RoundError, match=r"1 of 2 updates were usable"):
+        federation.run(tasks=1, set=settings)
+    federation.grid.away = set()
+    assert federation.run(tasks=1, set=settings)["weights_sha256"] == Result.read(undisturbed).summary["weights_sha256"]
