@@ -11,6 +11,7 @@ import fedclass
 from fedclass.cli import compare, inspect, model, plan, report, reproduce, run, watch
 from fedclass.cli.cache import app as cache
 from fedclass.cli.data import app as data
+from fedclass.cli.site import app as site
 from fedclass.errors import FedclassError
 
 EPILOG = (
@@ -44,6 +45,7 @@ app.command("list")(inspect.list_)
 app.command("doctor")(inspect.doctor)
 app.add_typer(data, name="data")
 app.add_typer(cache, name="cache")
+app.add_typer(site, name="site")
 
 
 def _version(wanted: bool) -> None:
