@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from deploy.conftest import Sites
+from deploy.sites import Sites, write_folder
 from fedclass.deploy.split import split
+from fedclass.errors import RunError
 from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.runner import run
@@ -42,3 +42,36 @@ def test_sites_give_the_bits_of_a_simulation(
     assert there["weights_sha256"] == alone["weights_sha256"]
     assert there["accuracy_matrix"] == alone["accuracy_matrix"]  # FedICARL's class means too
     assert engine.teachers_sent == 0
+
+
+def test_sites_with_folders_of_png_files_give_the_same_bits(tiny: Tiny, tiny_file: Path, tmp_path: Path) -> None:
+    """Folders are read class by class; of a file in that order, a simulation makes the same."""
+    with np.load(tiny_file) as arrays:
+        ordered = dict(arrays)
+    order = np.argsort(ordered["y_train"], kind="stable")
+    ordered |= {"x_train": ordered["x_train"][order], "y_train": ordered["y_train"][order]}
+    np.savez(tmp_path / "ordered.npz", **ordered)
+    experiment = tiny(f"data.path={tmp_path / 'ordered.npz'}", method="fedicarl")
+    alone = run_one(experiment, tmp_path / "alone", engine="inprocess", reuse=False)
+    setup = prepare(experiment)
+    stream, folders = setup.stream, []
+    for client, share in enumerate(stream.shares):
+        names = [stream.classes[label] for label in stream.targets[share]]
+        folders.append(write_folder(tmp_path / f"photos-{client}", stream.data.train.images[share], names))
+    there = run(setup, Sites(setup, folders, tmp_path / "stores"), create(tmp_path / "there"))
+    assert there["weights_sha256"] == alone["weights_sha256"]
+
+
+def test_split_writes_every_image_of_the_stream_once_in_the_order_of_the_shares(tiny: Tiny, tmp_path: Path) -> None:
+    experiment = tiny("stream.class_order=[2,0,3,1]")
+    stream = prepare(experiment).stream
+    paths = split(experiment, tmp_path / "out")
+    assert [path.name for path in paths] == ["site-000.npz", "site-001.npz", "site-002.npz"]
+    for path, share in zip(paths, stream.shares, strict=True):
+        with np.load(path) as arrays:
+            assert sorted(arrays.files) == ["classes", "x_train", "y_train"]
+            assert arrays["classes"].tolist() == ["2", "0", "3", "1"]
+            assert np.array_equal(arrays["x_train"], stream.data.train.images[share])
+            assert np.array_equal(arrays["y_train"], stream.targets[share])
+    with pytest.raises(RunError, match="is not empty"):
+        split(experiment, tmp_path / "out")

@@ -12,6 +12,7 @@ from fedclass.cli import compare, inspect, model, plan, report, reproduce, run, 
 from fedclass.cli.cache import app as cache
 from fedclass.cli.data import app as data
 from fedclass.cli.deploy import app as deploy
+from fedclass.cli.site import app as site
 from fedclass.errors import FedclassError
 
 EPILOG = (
@@ -46,6 +47,7 @@ app.command("doctor")(inspect.doctor)
 app.add_typer(data, name="data")
 app.add_typer(cache, name="cache")
 app.add_typer(deploy, name="deploy")
+app.add_typer(site, name="site")
 
 
 def _version(wanted: bool) -> None:

@@ -117,8 +117,10 @@ def _experiment(recipe: Mapping[str, Any], settings: SiteSettings) -> Experiment
     if odd:
         raise ConfigError(f"the recipe holds {odd[0]!r}; a site takes {', '.join(TABLES)} alone")
     for key in ("model", "method"):
-        name = recipe[key].get("name") if isinstance(recipe.get(key), Mapping) else None
-        if isinstance(name, str) and ":" in name and name not in settings.allow:
+        name = recipe[key].get("name", "") if isinstance(recipe.get(key), Mapping) else ""
+        if not isinstance(name, str):
+            raise ConfigError(f"the {key}'s name must be text")
+        if ":" in name and name not in settings.allow:
             raise ConfigError(
                 f"{key} {name[:80]!r} is not among those that this site allows; its owner may add it to allow"
             )

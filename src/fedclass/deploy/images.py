@@ -92,7 +92,8 @@ def _read_folders(root: Path) -> tuple[tuple[str, ...], Split, Split | None]:
     classes = tuple(sorted({*train, *test}))
     files = [file for split in (train, test) for paths in split.values() for file in paths]
     images = read_images(files) if files else np.empty((0, 1, 1, 1), np.uint8)
-    labels = np.array([classes.index(file.parent.name) for file in files], np.int64)
+    label_of = {name: label for label, name in enumerate(classes)}
+    labels = np.array([label_of[file.parent.name] for file in files], np.int64)
     border = sum(map(len, train.values()))
     held_out = Split(images[border:], labels[border:]) if tested else None
     return classes, Split(images[:border], labels[:border]), held_out

@@ -87,6 +87,11 @@ def today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
+def federations(store: Path) -> list["FederationFolder"]:
+    """Sorted by name."""
+    return [FederationFolder(path.parent) for path in sorted(store.glob("*/site.json"))]
+
+
 class FederationFolder:
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -103,7 +108,8 @@ class FederationFolder:
     def locked(self) -> Iterator[None]:
         """One process at a time; others wait. The lock goes with the process, however it ends."""
         self.root.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.root.mkdir(exist_ok=True, mode=0o700)
+        self.root.mkdir(exist_ok=True)
+        self.root.chmod(0o700)
         with FileLock(self.root / ".lock", mode=OWNER_ONLY):
             yield
 
@@ -233,6 +239,26 @@ class FederationFolder:
             for path in self.root.glob(pattern):
                 path.unlink()
         return gone
+
+    def describe(self) -> dict[str, Any]:
+        """What there is, for the owner to see. Tasks count from 0."""
+        states = self.states()
+        ledger = self.state(states[-1]).ledger if states else ()
+        exemplars = []
+        for label in sorted({entry.label for entry in ledger}):
+            of_class = [entry for entry in ledger if entry.label == label]
+            first = min(of_class, key=lambda entry: (entry.task, entry.date))
+            exemplars.append({"class": label, "count": len(of_class), "task": first.task, "date": first.date})
+        return {
+            "federation": self.root.name,
+            "site": self._read_json(self.root / "site.json")["site"],
+            "tasks": [{"task": task, "images": len(self.arrivals(task) or ())} for task in self.tasks()],
+            "exemplars": exemplars,
+            "teachers": self.teachers(),
+            "forgotten": [
+                {"class": entry.label, "count": entry.exemplars, "date": entry.date} for entry in self.forgotten()
+            ],
+        }
 
     def classes(self) -> list[str]:
         """All that any state or list names."""

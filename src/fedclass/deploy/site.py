@@ -28,6 +28,8 @@ from fedclass.federation.evaluate import confusion
 from fedclass.federation.store import ClientState
 from fedclass.wire import Announcement, Job, Plan, Update, Weights, sha256
 
+FEWEST = 2  # what became of one image would be an output for a single sample, and those never leave a site
+
 __all__ = ["Refused", "Site", "SiteSettings", "TeacherMissing"]
 
 
@@ -76,7 +78,7 @@ class Site:
         """What this site holds, as far as its owner lets it be told. Classes that were forgotten are not told."""
         check_federation(federation, self.settings.name)
         folder = self._folder(federation)
-        holdings = self._holdings(folder)
+        holdings = _allowed(self._holdings(), folder)
         had, names = folder.had_before(task), holdings.names()
         return Announcement(
             site=self.settings.name,
@@ -90,28 +92,28 @@ class Site:
         """Do a job: train, choose exemplars, or test a model on images that are held out.
 
         It can be asked again, or late: the same images, exemplars and generators give the same answer. A test is by the
-        model's own scores: what a method gathers besides (FedICARL's class means) is not sent to sites.
+        model's own scores: what a method gathers besides (FedICARL's class means) is not sent to sites. Classes with
+        a single image held out are not tested.
         """
         check_federation(plan.federation, self.settings.name)
         folder = self._folder(plan.federation)
-        holdings = self._holdings(folder)
+        holdings = self._holdings()
         accepted = accept(plan, job, self.settings, holdings.image)
         try:
             with one_thread():
                 if job.phase == "evaluate":
-                    return self._evaluate(plan, job, accepted, holdings)
+                    return self._evaluate(plan, job, accepted, _allowed(holdings, folder))
                 with folder.locked():
                     folder.claim(self.settings.name)
-                    return self._learn(plan, job, accepted, holdings, folder)
+                    return self._learn(plan, job, accepted, _allowed(holdings, folder), folder)
         except OSError as error:
             raise ClientError(f"site {self.settings.name}: cannot use {folder.root} ({error})") from error
 
     def _folder(self, federation: str) -> FederationFolder:
         return FederationFolder(self.settings.store / federation)
 
-    def _holdings(self, folder: FederationFolder) -> Holdings:
-        holdings = read_holdings(self.settings.data, holdout=self.settings.holdout)
-        return holdings.without({entry.label for entry in folder.forgotten()})
+    def _holdings(self) -> Holdings:
+        return read_holdings(self.settings.data, holdout=self.settings.holdout)
 
     def _told(self, labels: Iterable[str]) -> dict[str, int | None]:
         """Sorted by name, so that the order tells nothing either."""
@@ -215,6 +217,10 @@ class Site:
         )
 
 
+def _allowed(holdings: Holdings, folder: FederationFolder) -> Holdings:
+    return holdings.without({entry.label for entry in folder.forgotten()})
+
+
 def _identity(plan: Plan, job: Job) -> str:
     """Of a request: all that its result depends on, besides the site's own images."""
     weights: list[Weights | None] = [job.weights, job.teacher]
@@ -265,7 +271,9 @@ def _test_stream(plan: Plan, holdings: Holdings) -> SiteStream:
     """The images held out, of classes that the plan names."""
     label_of = {name: label for label, name in enumerate(plan.classes)}
     number = np.array([label_of.get(name, -1) for name in holdings.classes], np.int64)
-    targets = number[holdings.held_out.labels]
+    labels = holdings.held_out.labels
+    number[np.bincount(labels, minlength=len(number)) < FEWEST] = -1
+    targets = number[labels]
     none = Split(holdings.train.images[:0], holdings.train.labels[:0])
     data = ImageSet(name=plan.federation, classes=plan.classes, train=none, test=holdings.held_out, official=False)
     return SiteStream(data, tuple(plan.task_sizes), none.labels, targets, {})

@@ -1,6 +1,9 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+from PIL import Image
+
 from fedclass.deploy.site import Site, SiteSettings, TeacherMissing
 from fedclass.experiment.setup import Setup
 from fedclass.wire import Job, Plan, Update, sha256
@@ -47,3 +50,11 @@ class Sites:
             except TeacherMissing:
                 self.teachers_sent += 1
                 yield Site(settings).run(plan, job)
+
+
+def write_folder(root: Path, images: np.ndarray, names: Sequence[str]) -> Path:
+    """PNG files in a folder per class, numbered in order."""
+    for at, (pixels, name) in enumerate(zip(images, names, strict=True)):
+        (root / name).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.squeeze()).save(root / name / f"{at:04d}.png")
+    return root

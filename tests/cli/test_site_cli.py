@@ -1,0 +1,159 @@
+"""fedclass site show and forget, fedclass deploy split's function."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from deploy.sites import plan_of, write_folder
+from fedclass.cli import app
+from fedclass.cli.split import split
+from fedclass.deploy.keep import FederationFolder, today
+from fedclass.deploy.site import Site, SiteSettings
+from fedclass.errors import ClientError, ConfigError
+from fedclass.experiment.config import Experiment
+from fedclass.experiment.setup import Setup, prepare
+from fedclass.wire import Job, Phase, sha256
+
+Tiny = Callable[..., Experiment]
+
+
+def call(*arguments: object, typed: str = "") -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=typed)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return f"{result.exit_code} {result.output}"
+
+
+@pytest.fixture(scope="module")
+def setup(tiny: Tiny) -> Setup:
+    return prepare(tiny(method="fedclass"))
+
+
+def run(site: Site, setup: Setup, task: int, phase: Phase, federation: str = "trial") -> int:
+    model = setup.build()
+    teacher = None
+    if task and phase == "train":
+        model.grow_to(setup.stream.classes_until(task - 1), seed=0)
+        teacher = model.weights()
+    model.grow_to(setup.stream.classes_until(task), seed=0)
+    plan = plan_of(setup, task, federation=federation, teacher=None if teacher is None else sha256(teacher))
+    return site.run(plan, Job(0, task, 0, phase, model.weights(), teacher)).examples
+
+
+@pytest.fixture
+def site(setup: Setup, tmp_path: Path) -> Site:
+    """After the first task of two federations, with six images of each of four classes."""
+    stream = setup.stream
+    index = np.concatenate([np.flatnonzero(stream.targets == label)[:6] for label in range(4)])
+    data = write_folder(tmp_path / "photos", stream.data.train.images[index], [str(n) for n in stream.targets[index]])
+    made = Site(SiteSettings(name="ward-7", data=data, store=tmp_path / "store", holdout=0.0, announce="exact"))
+    for federation in ("trial", "other"):
+        run(made, setup, 0, "train", federation)
+        run(made, setup, 0, "end_task", federation)
+    return made
+
+
+def test_show_says_what_is_kept_since_when(site: Site) -> None:
+    store = site.settings.store
+    other, trial = json.loads(call("site", "show", "--store", store, "--json").removeprefix("0 "))
+    assert (other["federation"], trial["federation"], trial["site"]) == ("other", "trial", "ward-7")
+    assert trial["tasks"] == [{"task": 0, "images": 12}]
+    assert trial["exemplars"] == [
+        {"class": "0", "count": 4, "task": 0, "date": today()},
+        {"class": "1", "count": 4, "task": 0, "date": today()},
+    ]
+    assert len(trial["teachers"]) == 1
+    assert trial["forgotten"] == []
+    shown = call("site", "show", "--store", store)
+    assert "federation trial, site ward-7" in shown
+    assert "images that came with each task: task 1: 12" in shown
+    assert "2 federations in" in shown.replace("\n", " ")
+
+
+def test_what_is_forgotten_is_gone_and_stays_away(site: Site, setup: Setup) -> None:
+    """From all states and lists; and images that are still in the folder are not taken again."""
+    store = site.settings.store
+    run(site, setup, 1, "end_task")
+    folder = FederationFolder(store / "trial")
+    gone = {entry.sha256 for entry in folder.state(1).ledger if entry.label == "0"}
+    pixels = [
+        image.tobytes()
+        for image, e in zip(folder.state(1).images, folder.state(1).ledger, strict=True)
+        if e.label == "0"
+    ]
+    left = folder.root / "state-0001.safetensors.part"
+    left.write_bytes(b"what a crash has left")
+    said = call("site", "forget", "0", "--store", store, "--federation", "trial", typed="y\n")
+    assert "trial: class '0' is deleted, 4 exemplars" in said
+    assert not left.exists()
+    for path in folder.root.iterdir():
+        content = path.read_bytes()
+        assert not any(image in content for image in pixels)
+        assert not any(name.encode() in content for name in gone)
+    assert folder.states() == [1, 2]
+    assert [folder.state(tasks).classes for tasks in (1, 2)] == [("1",), ("1", "2", "3")]
+    assert site.announce("trial", 2).classes == {"1": 6, "2": 6, "3": 6}
+    for path in folder.root.glob("state-*"):
+        path.unlink()  # a site that must choose all of its exemplars anew
+    assert run(site, setup, 1, "train") == 12
+    run(site, setup, 1, "end_task")
+    assert {entry.label for entry in folder.state(2).ledger} == {"1", "2", "3"}
+    assert run(site, setup, 0, "train") == 6
+    _, trial = json.loads(call("site", "show", "--store", store, "--json").removeprefix("0 "))
+    assert trial["forgotten"] == [{"class": "0", "count": 4, "date": today()}]
+    assert "0 (4 exemplars); it stays out" in call("site", "show", "--store", store)
+    assert "0" in FederationFolder(store / "other").classes()
+
+
+def test_all_is_forgotten_everywhere(site: Site, setup: Setup) -> None:
+    store = site.settings.store
+    said = call("site", "forget", "--all", "--store", store, "--yes")
+    assert "trial: everything is deleted, 8 exemplars" in said
+    for name in ("trial", "other"):
+        assert sorted(path.name for path in (store / name).iterdir()) == [".lock", "forgotten.json", "site.json"]
+    assert run(site, setup, 0, "train") == 0
+    assert run(site, setup, 1, "train") == 12  # classes that it had not had before
+
+
+def test_nothing_is_deleted_without_a_yes_or_on_a_wrong_name(site: Site) -> None:
+    store = site.settings.store
+    before = {path: path.read_bytes() for path in store.rglob("*.*")}
+    assert call("site", "forget", "0", "--store", store, typed="n\n").startswith("1 ")
+    for arguments, reason in (
+        (("forget", "9", "--store", store), "nothing is kept of class '9'; there are 0, 1"),
+        (("forget", "--store", store), "give the name of a class, or --all"),
+        (("forget", "0", "--all", "--store", store), "give the name of a class, or --all"),
+        (("forget", "0", "--federation", "x", "--store", store), "--federation x: not in"),
+        (("show", "--store", store / "x"), "is no folder"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            call("site", *arguments)
+    assert {path: path.read_bytes() for path in store.rglob("*.*")} == before
+
+
+def test_a_damaged_list_of_what_was_forgotten_lets_nothing_through(site: Site, setup: Setup) -> None:
+    call("site", "forget", "0", "--store", site.settings.store, "--yes")
+    path = site.settings.store / "trial" / "forgotten.json"
+    path.write_text(path.read_text().replace('"0"', '"1"'))
+    for ask in (lambda: site.announce("trial", 1), lambda: run(site, setup, 0, "evaluate")):
+        with pytest.raises(ClientError, match=r"forgotten.json: damaged .*the classes it names may then come back"):
+            ask()
+
+
+def test_split_is_a_command(tiny_settings: list[str], tmp_path: Path) -> None:
+    command = typer.Typer()
+    command.command()(split)
+    sets = [part for setting in tiny_settings for part in ("--set", setting)]
+    result = CliRunner().invoke(command, ["--out", str(tmp_path / "out"), *sets])
+    assert result.exit_code == 0, result.output
+    assert "3 sites" in result.output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "site-000.npz",
+        "site-001.npz",
+        "site-002.npz",
+    ]
