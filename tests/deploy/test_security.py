@@ -1,0 +1,205 @@
+"""Who is let in, and who is not: real Flower processes on this machine, with the keys and commands of `deploy keys`."""
+
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fedclass.deploy import commands
+from fedclass.deploy.keys import Keys, make_keys
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs fedclass[flower]")
+
+NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+NGINX_CONF = Path(__file__).parents[2] / "docs" / "deploy" / "nginx.conf"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.1)
+
+
+def accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@dataclass(frozen=True)
+class Link:
+    """A SuperLink that runs, with two registered sites."""
+
+    keys: Keys
+    port: int
+    folder: Path
+    environment: dict[str, str]
+
+    def flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = ["flwr", *words]
+        return subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=60
+        )
+
+    def states(self) -> list[str]:
+        listed = self.flwr("supernode", "list", commands.CONNECTION, "--format", "json")
+        assert listed.returncode == 0, listed.stdout + listed.stderr
+        return sorted(node["status"] for node in json.loads(listed.stdout)["nodes"])
+
+    def site(self, site: str, *, port: int, ca: Path | None = None, private: Path | None = None) -> list[str]:
+        """The site's command; its own port is any that is free."""
+        words = commands.supernode(
+            f"127.0.0.1:{port}",
+            ca=ca or self.keys.ca,
+            private=private or self.keys.private(site),
+            site=site,
+            data="images",
+            store="store",
+        )
+        return [*words, "--port", str(free_port())]
+
+    @contextmanager
+    def running(self, command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+        with log.open("wb") as stream:
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=self.environment, stdout=stream, stderr=subprocess.STDOUT
+            )
+        try:
+            yield process
+        finally:
+            process.terminate()  # Flower's processes then end their own children
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def refused(self, command: list[str], log: Path) -> str:
+        """What a SuperNode says that gives up by itself. Not through a pipe: its children hold that open longer."""
+        with self.running(command, log) as process:
+            assert process.wait(60) == 1, log.read_text()
+        return log.read_text()
+
+
+@pytest.fixture(scope="module")
+def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Link]:
+    folder = tmp_path_factory.mktemp("link")
+    keys = make_keys(folder / "keys", hosts=["fl.example.org"], sites=["alpha", "beta"])
+    environment = {
+        **os.environ,
+        **commands.QUIET,
+        "FLWR_HOME": str(folder / "flwr"),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
+    }
+    link = Link(keys, free_port(), folder, environment)
+    (folder / "flwr").mkdir()
+    (folder / "flwr" / "config.toml").write_text(commands.connection(keys, port=link.port))
+    log = folder / "superlink.log"
+    with link.running(commands.superlink(keys, Path("link.db"), port=link.port), log) as process:
+        wait_until(lambda: accepts(link.port) or process.poll() is not None, "the SuperLink's port")
+        assert process.poll() is None, log.read_text()
+        for site in keys.sites:
+            done = link.flwr(*commands.register(keys, site)[1:])
+            assert done.returncode == 0, done.stdout + done.stderr
+        yield link
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    """Keys of another deployment, whose site has the same name."""
+    return make_keys(tmp_path_factory.mktemp("stranger") / "keys", hosts=["fl.example.org"], sites=["alpha"])
+
+
+def test_a_registered_key_is_let_in(link: Link, tmp_path: Path) -> None:
+    log = tmp_path / "alpha.log"
+    with link.running(link.site("alpha", port=link.port), log) as process:
+        wait_until(lambda: "SuperNode ID:" in log.read_text() or process.poll() is not None, "the SuperNode")
+        assert process.poll() is None, log.read_text()
+        assert link.states() == ["online", "registered"]
+    assert link.states() == ["offline", "registered"]
+
+
+def test_no_key_is_refused(link: Link, tmp_path: Path) -> None:
+    command = ["flower-supernode", "--superlink", f"127.0.0.1:{link.port}", "--root-certificates", str(link.keys.ca)]
+    said = link.refused([*command, "--port", str(free_port())], tmp_path / "log")
+    assert "Exit Code: 305" in said
+    assert "[code: 2001] SuperNode authentication is enabled. All SuperNodes must be registered via the CLI." in said
+
+
+def test_a_key_that_is_not_registered_is_refused(link: Link, stranger: Keys, tmp_path: Path) -> None:
+    said = link.refused(link.site("alpha", port=link.port, private=stranger.private("alpha")), tmp_path / "log")
+    assert "Exit Code: 305" in said
+    assert "[code: 2004] Failed to activate SuperNode." in said
+
+
+def test_a_site_refuses_a_server_of_another_ca(link: Link, stranger: Keys, tmp_path: Path) -> None:
+    said = link.refused(link.site("beta", port=link.port, ca=stranger.ca), tmp_path / "log")
+    assert "Exit Code: 305" in said
+    assert "CERTIFICATE_VERIFY_FAILED" in said
+
+
+def test_plain_text_is_refused(link: Link, tmp_path: Path) -> None:
+    command = ["flower-supernode", "--superlink", f"127.0.0.1:{link.port}", "--insecure", "--max-retries", "1"]
+    said = link.refused([*command, "--port", str(free_port())], tmp_path / "log")
+    assert "Exit Code: 305" in said
+    assert "SuperNode ID:" not in said
+
+
+@pytest.mark.skipif(NGINX is None, reason="needs nginx")
+def test_the_proxy_lets_sites_in_and_nobody_else(link: Link, stranger: Keys, tmp_path: Path) -> None:
+    port = free_port()
+    text = NGINX_CONF.read_text()
+    for old, new in (
+        ("/etc/fedclass/keys", str(link.keys.folder)),
+        ("/var/log/nginx/fedclass.log", str(tmp_path / "access.log")),
+        ("listen 8443", f"listen 127.0.0.1:{port}"),
+        ("https://127.0.0.1:8000", f"https://127.0.0.1:{link.port}"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "nginx.conf").write_text(text)
+    proxied = "proxied"
+    with (link.folder / "flwr" / "config.toml").open("a") as config:
+        config.write(commands.connection(link.keys, port=port).replace(commands.CONNECTION, proxied, 1))
+
+    assert NGINX is not None
+    here = f"daemon off; pid {tmp_path}/nginx.pid;"
+    nginx = [NGINX, "-p", str(tmp_path), "-e", "error.log", "-c", str(tmp_path / "nginx.conf"), "-g", here]
+    with ExitStack() as stack:
+        stack.enter_context(link.running(nginx, tmp_path / "nginx.out"))
+        wait_until(lambda: accepts(port), "nginx")
+        log = tmp_path / "beta.log"
+        process = stack.enter_context(link.running(link.site("beta", port=port), log))
+        wait_until(lambda: "SuperNode ID:" in log.read_text() or process.poll() is not None, "the SuperNode")
+        assert process.poll() is None, log.read_text()
+        assert "online" in link.states()
+
+        said = link.refused(link.site("alpha", port=port, private=stranger.private("alpha")), tmp_path / "log")
+        assert "[code: 2004] Failed to activate SuperNode." in said
+        for words in (
+            ("supernode", "register", str(stranger.public("alpha")), proxied),
+            ("list", proxied),
+        ):
+            done = link.flwr(*words)
+            assert done.returncode == 1
+            assert "403 Forbidden" in done.stderr
+    paths = {line.split()[6] for line in (tmp_path / "access.log").read_text().splitlines() if '" 200 ' in line}
+    assert "/v1/fleet/activate-node" in paths
+    assert all(path.startswith("/v1/fleet/") for path in paths)
