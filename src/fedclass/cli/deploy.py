@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fedclass.cli.split import split
+
 
 @contextlib.contextmanager
 def needs_flower() -> Iterator[None]:
@@ -75,6 +77,9 @@ def _setting(text: str) -> tuple[str, object]:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return key.strip(), value.strip()
+
+
+app.command()(split)
 
 
 Run = Annotated[Path, typer.Argument(help="The run directory of a federation, on the server's machine.")]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedclass.cli.deploy import needs_flower
 from fedclass.errors import ConfigError
 
 if TYPE_CHECKING:  # what a command needs it imports itself: `--help` must not wait for torch
@@ -17,6 +18,26 @@ app = typer.Typer(
 )
 
 Store = Annotated[Path, typer.Option(envvar="FEDCLASS_STORE", help="The folder that the site's setting `store` names.")]
+
+
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(help="The site's file, as docs/deploy.md shows it.")],
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="In plain text and without a key; only to try things out.")
+    ] = False,
+) -> None:
+    """Take part in federations: keep Flower's SuperNode connected to the server, until this process is ended.
+
+    Example:  fedclass site run hospital-a.toml
+    """
+    with needs_flower():
+        from fedclass.deploy.node import NodeSettings, run_node
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    run_node(NodeSettings.read(file), insecure=insecure, say=say)
 
 
 @app.command()

@@ -23,7 +23,13 @@ def write_app(folder: Path, config: Mapping[str, Any]) -> ServerSettings:
     name = re.sub(r"[^a-z0-9-]+", "-", folder.resolve().name.lower()).strip("-") or "federation"
     module = "fedclass.deploy"
     content = {
-        "project": {"name": name, "version": fedclass.__version__, "description": "", "dependencies": []},
+        "project": {
+            "name": name,
+            "version": fedclass.__version__,
+            "description": "",
+            "license": "Apache-2.0",
+            "dependencies": [],
+        },
         "tool": {
             "flwr": {
                 "app": {
