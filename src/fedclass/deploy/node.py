@@ -3,8 +3,6 @@
 import contextlib
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,12 +14,11 @@ from typing import Any
 
 from fedclass.deploy.answer import worker
 from fedclass.deploy.commands import QUIET
+from fedclass.deploy.loopback import free_port, kill_group
 from fedclass.deploy.settings import SiteSettings
 from fedclass.errors import ConfigError
 from fedclass.experiment.config import read_table
 
-# Flower's exit codes 302 to 304, of which a process can show the lowest byte only: trying again would not help.
-FINAL = {46: "its key is not a key that Flower can use", 47: "a key needs TLS", 48: "trusted is not usable"}
 PAUSES = (2.0, 5.0, 10.0, 20.0)  # seconds before it is started again; the last one from then on
 LONG = 60.0  # seconds after which a start counts as one that has worked
 ENDING = 10.0  # seconds that the SuperNode gets to end
@@ -81,9 +78,7 @@ def run_node(settings: NodeSettings, *, insecure: bool, say: Callable[[str], Non
         ends = 0
         while True:
             began = time.monotonic()
-            code = _supernode([*words, "--port", str(_free_port())])
-            if code in FINAL:
-                raise ConfigError(f"site {site.name}: Flower's SuperNode ended: {FINAL[code]}")
+            code = _supernode([*words, "--port", str(free_port())])
             ends = 0 if time.monotonic() - began > LONG else ends + 1
             pause = PAUSES[min(ends, len(PAUSES)) - 1] if ends else PAUSES[0]
             say(f"site {site.name}: Flower's SuperNode ended with code {code}; once more in {pause:.0f} s")
@@ -112,13 +107,4 @@ def _supernode(words: list[str]) -> int:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(ENDING)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # whatever it has started and left
-
-
-def _free_port() -> int:
-    """For the SuperNode's own processes; several sites may share a machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        kill_group(process)  # and whatever it has started and left

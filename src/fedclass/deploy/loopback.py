@@ -1,0 +1,165 @@
+"""A whole federation on this machine: a SuperLink and sites, with TLS and keys, for demonstrations and tests."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import tomli_w
+
+from fedclass.deploy import commands
+from fedclass.deploy.keys import Keys, make_keys
+from fedclass.errors import RunError
+
+STARTING = 120.0  # seconds that Flower's processes may take to start
+ENDING = 10.0
+
+
+class Loopback:
+    """Everything lies below `root`; no process outlives the `with` block. sites: their settings by name."""
+
+    def __init__(self, root: Path, sites: Mapping[str, Mapping[str, Any]]) -> None:
+        self.root, self.sites = root, sites
+        self.port = free_port()
+        self.keys: Keys
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self.keys = make_keys(self.root / "keys", hosts=["localhost"], sites=list(self.sites))
+            (self.root / "flwr").mkdir(exist_ok=True)
+            (self.root / "flwr" / "config.toml").write_text(commands.connection(self.keys, port=self.port))
+            self.start_link()
+            for name in self.sites:
+                self.flwr(*commands.register(self.keys, name)[1:])
+                self.start_site(name)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.terminate()
+        until = time.monotonic() + ENDING
+        for process in self.processes.values():
+            while process.poll() is None and time.monotonic() < until:
+                time.sleep(0.05)
+            kill_group(process)
+        self.processes = {}
+
+    # Its parts.
+
+    @property
+    def environment(self) -> dict[str, str]:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        return {**os.environ, **commands.QUIET, "FLWR_HOME": str(self.root / "flwr"), "PATH": path}
+
+    def start_link(self) -> None:
+        words = commands.superlink(self.keys, self.root / "superlink.db", port=self.port)
+        process = self._start("superlink", words)
+        self._until(lambda: _accepts(self.port), process, "superlink")
+
+    def start_site(self, name: str) -> None:
+        file = self.root / f"{name}.toml"
+        settings = {
+            "superlink": f"127.0.0.1:{self.port}",
+            "ca": str(self.keys.ca.absolute()),
+            "key": str(self.keys.private(name).absolute()),
+            "site": {"name": name, **self.sites[name]},
+        }
+        file.write_text(tomli_w.dumps(settings))
+        self._start(name, [sys.executable, "-m", "fedclass", "site", "run", str(file)])
+
+    def kill(self, name: str) -> None:
+        """As the machine's failure would: the process and all that it has started are gone."""
+        kill_group(self.processes.pop(name))
+
+    def flwr(self, *words: str) -> str:
+        done = subprocess.run(
+            ["flwr", *words], cwd=self.root, env=self.environment, capture_output=True, text=True, timeout=120
+        )
+        if done.returncode:
+            raise RunError(f"flwr {' '.join(words)}: {' '.join((done.stderr or done.stdout).split())}")
+        return done.stdout
+
+    def submit(self, app: Path) -> str:
+        """Start a run of an app folder; returns Flower's number of it."""
+        started = json.loads(self.flwr("run", str(app), commands.CONNECTION, "--format", "json"))
+        return str(started["run-id"])
+
+    def status(self, run: str) -> str:
+        """Such as "running", "finished:completed" or "finished:failed"."""
+        listed = json.loads(self.flwr("list", commands.CONNECTION, "--run-id", run, "--format", "json"))
+        return str(listed["runs"][0]["status"])
+
+    def log(self, name: str) -> Path:
+        return self.root / f"{name}.log"
+
+    def _start(self, name: str, words: list[str]) -> subprocess.Popen[bytes]:
+        with self.log(name).open("ab") as log:
+            process = subprocess.Popen(
+                words, cwd=self.root, env=self.environment, stdout=log, stderr=log, start_new_session=True
+            )
+        self.processes[name] = process
+        return process
+
+    def _until(self, ready: Callable[[], bool], process: subprocess.Popen[bytes], name: str) -> None:
+        until = time.monotonic() + STARTING
+        while not ready():
+            if process.poll() is not None or time.monotonic() > until:
+                raise RunError(f"{name} has not started; {self.log(name)} says why")
+            time.sleep(0.1)
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """The process, and whatever it has started (Flower's processes start others, some in groups of their own)."""
+    for group in {process.pid, *_groups_below(process.pid)}:
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+    process.wait()
+
+
+def _groups_below(root: int) -> set[int]:
+    """Process groups of all descendants, as far as /proc tells."""
+    parents: dict[int, tuple[int, int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+        parents[int(entry.parent.name)] = int(fields[1]), int(fields[2])
+    groups, below = set[int](), {root}
+    while True:
+        found = {pid for pid, (parent, _) in parents.items() if parent in below} - below
+        if not found:
+            return groups
+        groups |= {parents[pid][1] for pid in found}
+        below |= found
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
