@@ -5,11 +5,11 @@ BIN := .venv/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo demo-flower test check bench clean
 .DEFAULT_GOAL := help
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedclass needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'
@@ -29,6 +29,10 @@ check: .venv/ready ## format, lint, types, import layers (seconds)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+demo-flower: .venv/ready ## a server and three sites on this machine, with TLS and keys (some minutes)
+	rm -rf runs/flower
+	$(BIN)/fedclass deploy demo --out runs/flower
 
 bench: .venv/ready ## speed as ratios, up to ten minutes; nothing else should run meanwhile
 	$(BIN)/python bench/speed.py

@@ -82,6 +82,45 @@ def _setting(text: str) -> tuple[str, object]:
 app.command()(split)
 
 
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for everything it writes; new or empty.")] = Path("runs/flower"),
+) -> None:
+    """A server and three sites on this machine, with TLS and keys: two tasks, the second with new classes at two sites.
+
+    Takes some minutes; ends all that it has started. The sites' folders, their stores and the run stay in --out.
+    """
+    from fedclass.cli.display import display
+    from fedclass.cli.report import report
+    from fedclass.cli.watch import print_results
+    from fedclass.runs.layout import create
+
+    with needs_flower():
+        from fedclass.deploy.app import write_app
+        from fedclass.deploy.demo import CONFIG, FIRST, LATER, add_images, settings_of
+        from fedclass.deploy.loopback import Loopback
+    from fedclass.runs.events import Event, TaskFinished
+
+    root = create(out).root.absolute()
+    run = root / "run"
+    add_images(root, FIRST)
+    write_app(root / "app", {"out": str(run), **CONFIG})
+    typer.echo(f"a server and three sites with TLS and keys start; logs are in {root / 'flower'}")
+    with Loopback(root / "flower", settings_of(root)) as federation, display(["server"]) as shown:
+
+        def listen(event: Event) -> None:
+            shown.tell(0, event)
+            if isinstance(event, TaskFinished) and event.task == 0:
+                add_images(root, LATER)
+                next_(run)
+
+        federation.follow(federation.submit(root / "app"), run, listen)
+    print_results([run])
+    report([run])
+    for site in FIRST:
+        typer.echo(f"what {site} keeps: fedclass site show --store {root / site / 'store'}")
+
+
 Run = Annotated[Path, typer.Argument(help="The run directory of a federation, on the server's machine.")]
 
 

@@ -32,7 +32,7 @@ def watch(
     names = [root.resolve().name for root in roots]
     with State(names) if once else display(names) as shown:
         finished = _follow(roots, shown, once=once)
-    _print_results(finished)
+    print_results(finished)
 
 
 def _follow(roots: Sequence[Path], shown: "Display", *, once: bool) -> list[Path]:
@@ -72,7 +72,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 600 else str(timedelta(seconds=round(seconds)))
 
 
-def _print_results(finished: Sequence[Path]) -> None:
+def print_results(finished: Sequence[Path]) -> None:
     from fedclass.cli.display import print_table
     from fedclass.report.tables import comparison
     from fedclass.runs.results import Result

@@ -17,9 +17,13 @@ import tomli_w
 from fedclass.deploy import commands
 from fedclass.deploy.keys import Keys, make_keys
 from fedclass.errors import RunError
+from fedclass.runs.events import Event
+from fedclass.runs.follow import Tail
+from fedclass.runs.layout import RunDirectory
 
 STARTING = 120.0  # seconds that Flower's processes may take to start
 ENDING = 10.0
+LOOK = 20.0  # seconds between two looks whether a run still lives
 
 
 class Loopback:
@@ -105,6 +109,20 @@ class Loopback:
         """Such as "running", "finished:completed" or "finished:failed"."""
         listed = json.loads(self.flwr("list", commands.CONNECTION, "--run-id", run, "--format", "json"))
         return str(listed["runs"][0]["status"])
+
+    def follow(self, number: str, out: Path, listen: Callable[[Event], None]) -> None:
+        """Hand on what a run writes to its directory, until it has ended."""
+        tail, looked = Tail(RunDirectory(out).events), time.monotonic()
+        while True:
+            for event in tail.news():
+                listen(event)
+            if RunDirectory(out).finished:
+                return
+            if time.monotonic() - looked > LOOK:
+                if (status := self.status(number)).startswith("finished"):
+                    raise RunError(f"the run ended early ({status}); {self.log('superlink')} says why")
+                looked = time.monotonic()
+            time.sleep(0.2)
 
     def log(self, name: str) -> Path:
         return self.root / f"{name}.log"

@@ -1,8 +1,10 @@
 """A site as one process to start and to end: a warm worker, and Flower's SuperNode, which is kept alive."""
 
 import contextlib
+import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -21,6 +23,7 @@ from fedclass.experiment.config import read_table
 
 PAUSES = (2.0, 5.0, 10.0, 20.0)  # seconds before it is started again; the last one from then on
 LONG = 60.0  # seconds after which a start counts as one that has worked
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 ENDING = 10.0  # seconds that the SuperNode gets to end
 
 
@@ -97,9 +100,15 @@ def _command(settings: NodeSettings, *, insecure: bool) -> list[str]:
     return [str(program), "--superlink", settings.superlink, *secured, *trusted, "--node-config", config]
 
 
+def _end_with_parent() -> None:
+    """In the child: also if the parent is killed, where the system can do that (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def _supernode(words: list[str]) -> int:
-    """Its exit code. It ends with this process, unless that is killed with -9; its jobs then need no worker."""
-    process = subprocess.Popen(words, env={**QUIET, **os.environ}, start_new_session=True)
+    """Its exit code. It ends with this process."""
+    process = subprocess.Popen(words, env={**QUIET, **os.environ}, start_new_session=True, preexec_fn=_end_with_parent)
     try:
         return process.wait()
     finally:

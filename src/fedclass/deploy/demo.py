@@ -1,0 +1,41 @@
+"""Three sites with folders of drawn digits, on this machine; later on, two of them get digits that nobody has seen."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from fedclass.data.synnum import draw
+
+FIRST = {"north": "012", "south": "234", "west": "01234"}  # the digits that each site has from the start
+LATER = {"north": "567", "south": "789"}
+PER_CLASS = 80  # images at each site
+CONFIG = {
+    "set": "train.rounds=4 train.local_epochs=3 train.batch_size=16 train.learning_rate=0.03 train.participation=1.0 "
+    "memory.per_client=50 evaluation.every=0",
+    "next-task": "word",
+    "tasks": 2,
+    "min-sites": 3,
+    "ask-every-seconds": 5.0,
+    "deadline-seconds": 300.0,
+}
+
+
+def settings_of(root: Path) -> dict[str, dict[str, object]]:
+    """Of each site."""
+    return {
+        site: {"data": str(root / site / "images"), "store": str(root / site / "store"), "announce": "exact"}
+        for site in FIRST
+    }
+
+
+def add_images(root: Path, digits: Mapping[str, str]) -> None:
+    """Draw pictures of these digits for each site, and put them into folders, one per digit."""
+    for number, site in enumerate(FIRST):
+        drawn = draw(10 * PER_CLASS, seed=number)
+        for digit in digits.get(site, ""):
+            folder = root / site / "images" / digit
+            folder.mkdir(parents=True, exist_ok=True)
+            for i, position in enumerate(np.flatnonzero(drawn.labels == int(digit))):
+                Image.fromarray(drawn.images[position]).save(folder / f"{i:03d}.png")
