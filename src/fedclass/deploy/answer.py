@@ -4,7 +4,9 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +71,8 @@ def _ask_worker(path: Path, frame: Frame) -> Frame:
 
 
 @contextlib.contextmanager
-def worker(config: Mapping[str, Any], store: Path) -> Iterator[None]:
-    """Answer frames that come through a socket in the store, which only its owner can open."""
+def worker(config: Mapping[str, Any], store: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Answer frames that come through a socket in the store, which only its owner can open; say what was asked."""
     path = store / SOCKET
     store.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
@@ -78,20 +80,33 @@ def worker(config: Mapping[str, Any], store: Path) -> Iterator[None]:
         door.bind(str(path))
         path.chmod(0o600)
         door.listen()
-        threading.Thread(target=_answer_all, args=(door, config), daemon=True).start()
+        threading.Thread(target=_answer_all, args=(door, config, say), daemon=True).start()
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
 
 
-def _answer_all(door: socket.socket, config: Mapping[str, Any]) -> None:
+def _answer_all(door: socket.socket, config: Mapping[str, Any], say: Callable[[str], None]) -> None:
     while True:
         line, _ = door.accept()
         with line, contextlib.suppress(ConnectionError):  # whoever asked has gone: nobody wants the answer
             asked = _receive(line)
-            if asked is not None:
-                _send(line, respond(asked, config))
+            if asked is None:
+                continue
+            began, clock = datetime.now(UTC), time.perf_counter()
+            answer = respond(asked, config)
+            spent = time.perf_counter() - clock
+            say(f"{began.isoformat(timespec='milliseconds')} {summary(asked, answer)}, {spent:.3f} s")
+            _send(line, answer)
+
+
+def summary(asked: Frame, answer: Frame) -> str:
+    """For a site's log: what the server wanted, and how it ended."""
+    job = asked.header.get("job")
+    wanted = f"{job.get('phase')} {job.get('task')}.{job.get('round')}" if isinstance(job, dict) else "announcement"
+    refused = f": refused, {answer.header['reason']}" if answer.header.get("answer") == "refused" else ""
+    return wanted + refused
 
 
 def _send(line: socket.socket, frame: Frame) -> None:

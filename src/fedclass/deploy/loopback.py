@@ -27,11 +27,17 @@ LOOK = 20.0  # seconds between two looks whether a run still lives
 
 
 class Loopback:
-    """Everything lies below `root`; no process outlives the `with` block. sites: their settings by name."""
+    """Everything lies below `root`; no process outlives the `with` block.
 
-    def __init__(self, root: Path, sites: Mapping[str, Mapping[str, Any]]) -> None:
-        self.root, self.sites = root, sites
+    sites: their settings by name.  secure: with TLS and keys.  door: the port that sites dial, if not the server's.
+    """
+
+    def __init__(
+        self, root: Path, sites: Mapping[str, Mapping[str, Any]], *, secure: bool = True, door: int | None = None
+    ) -> None:
+        self.root, self.sites, self.secure = root, sites, secure
         self.port = free_port()
+        self.door = door or self.port
         self.keys: Keys
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -40,10 +46,14 @@ class Loopback:
             self.root.mkdir(parents=True, exist_ok=True)
             self.keys = make_keys(self.root / "keys", hosts=["localhost"], sites=list(self.sites))
             (self.root / "flwr").mkdir(exist_ok=True)
-            (self.root / "flwr" / "config.toml").write_text(commands.connection(self.keys, port=self.port))
+            connection = commands.connection(self.keys, port=self.port)
+            if not self.secure:
+                connection = f'[superlink.{commands.CONNECTION}]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
+            (self.root / "flwr" / "config.toml").write_text(connection)
             self.start_link()
             for name in self.sites:
-                self.flwr(*commands.register(self.keys, name)[1:])
+                if self.secure:
+                    self.flwr(*commands.register(self.keys, name)[1:])
                 self.start_site(name)
         except BaseException:
             self.close()
@@ -74,19 +84,22 @@ class Loopback:
 
     def start_link(self) -> None:
         words = commands.superlink(self.keys, self.root / "superlink.db", port=self.port)
+        if not self.secure:
+            words = ["flower-superlink", "--insecure", *words[1:5], *words[-3:]]
         process = self._start("superlink", words)
         self._until(lambda: _accepts(self.port), process, "superlink")
 
     def start_site(self, name: str) -> None:
         file = self.root / f"{name}.toml"
         settings = {
-            "superlink": f"127.0.0.1:{self.port}",
+            "superlink": f"127.0.0.1:{self.door}",
             "ca": str(self.keys.ca.absolute()),
             "key": str(self.keys.private(name).absolute()),
             "site": {"name": name, **self.sites[name]},
         }
         file.write_text(tomli_w.dumps(settings))
-        self._start(name, [sys.executable, "-m", "fedclass", "site", "run", str(file)])
+        words = [sys.executable, "-m", "fedclass", "site", "run", str(file)]
+        self._start(name, words if self.secure else [*words, "--insecure"])
 
     def kill(self, name: str) -> None:
         """As the machine's failure would: the process and all that it has started are gone."""

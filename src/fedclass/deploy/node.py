@@ -76,7 +76,7 @@ def run_node(settings: NodeSettings, *, insecure: bool, say: Callable[[str], Non
     words = _command(settings, insecure=insecure)
     if insecure:
         say("warning: plain text; whoever is on the way can read and change what is sent")
-    with worker(settings.site, site.store):
+    with worker(settings.site, site.store, say):
         say(f"site {site.name}: images in {site.data}, state in {site.store}, server {settings.superlink}")
         ends = 0
         while True:

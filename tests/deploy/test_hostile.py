@@ -1,0 +1,275 @@
+"""Neither side believes the other: hostile updates are rejected by the server, hostile jobs by the site."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra [flower]")
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from safetensors.torch import load, save
+from torch import Tensor
+
+from deploy.test_sites import Federation, header
+from fedclass.deploy.answer import respond, worker
+from fedclass.engines.flower import codec
+from fedclass.engines.flower.frames import Frame
+from fedclass.errors import ClientError
+from fedclass.runs.events import RoundFinished, UpdateMissing, UpdateRejected, Warned
+from fedclass.wire import Job, Plan
+
+Weights = Mapping[str, Tensor]
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Federation:
+    made = Federation(tmp_path)
+    for name in ("good", "hostile"):
+        made.site(name, {"ant": 20, "bee": 20})
+    return made
+
+
+# What a hostile site may answer.
+
+
+def with_weights(change: Callable[[dict[str, Tensor]], Weights]) -> Callable[[Frame], Frame]:
+    def forged(frame: Frame) -> Frame:
+        return Frame(frame.header, {**frame.tensors, "weights": save(dict(change(load(frame.tensors["weights"]))))})
+
+    return forged
+
+
+def with_update(**changes: Any) -> Callable[[Frame], Frame]:
+    return lambda frame: Frame({**frame.header, "update": {**frame.header["update"], **changes}}, frame.tensors)
+
+
+def head(value: float) -> Callable[[dict[str, Tensor]], Weights]:
+    return lambda weights: {**weights, "head.weight": torch.full_like(weights["head.weight"], value)}
+
+
+FORGED: dict[str, tuple[Callable[[Frame], Frame], str]] = {
+    "NaN": (with_weights(head(float("nan"))), "head.weight holds NaN or infinite values"),
+    "infinite": (with_weights(head(float("inf"))), "head.weight holds NaN or infinite values"),
+    "huge": (with_weights(head(1e30)), "head.weight holds values beyond"),
+    "another shape": (with_weights(lambda w: {**w, "head.bias": torch.zeros(2, 3)}), "head.bias has shape (2, 3)"),
+    "more classes": (
+        with_weights(
+            lambda w: {**w, "head.weight": torch.zeros(3, w["head.weight"].shape[1]), "head.bias": torch.zeros(3)}
+        ),
+        "instead of",
+    ),
+    "another dtype": (with_weights(lambda w: {n: t.double() for n, t in w.items()}), "is torch.float64"),
+    "a tensor less": (with_weights(lambda w: {n: t for n, t in w.items() if n != "head.bias"}), "names differ"),
+    "a tensor more": (with_weights(lambda w: {**w, "images": torch.zeros(4)}), "names differ"),
+    "another client": (with_update(client=0), "answers for client 0"),
+    "an earlier round": (with_update(round=-1), "answers for client 1, task 0, round -1"),
+    "many examples": (with_update(examples=2**60), f"claims {2**60} examples"),
+    "no examples": (with_update(examples=0), "claims 0 examples"),
+    "another metric": (with_update(metrics={"loss": 1.0, "samples": 3.0, "secret": 4.0}), "reports"),
+    "text for a number": (with_update(examples="many"), "examples"),
+    "a field more": (with_update(note="hello"), "has other fields than it should (note)"),
+    "other tensors": (
+        lambda f: Frame(f.header, {**f.tensors, "loot": save({"x": torch.ones(1)})}),
+        "nobody asked for: loot",
+    ),
+    "extras": (lambda f: Frame(f.header, {**f.tensors, "extras": save({"x": torch.ones(1)})}), "extras differ"),
+    "no safetensors": (
+        lambda f: Frame(f.header, {**f.tensors, "weights": b"\x80\x04pickle"}),
+        "weights: cannot be read",
+    ),
+    "an announcement": (
+        lambda _: Frame(
+            {
+                "answer": "announcement",
+                "announcement": {"site": "x", "classes": {}, "fresh": {}, "image": None, "machine": {}},
+            }
+        ),
+        "something else than an update",
+    ),
+    "nonsense": (lambda _: Frame({"answer": "shell"}), "answers with 'shell'"),
+}
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_a_hostile_update_is_left_out_with_a_reason(federation: Federation, kind: str) -> None:
+    """The round goes on with the good site alone."""
+    forge, reason = FORGED[kind]
+
+    def tamper(message: Message, reply: Message) -> Message:
+        job = header(message).get("job", {})
+        if job.get("client") == 1 and job.get("phase") == "train":
+            reply.content = forge(Frame.from_record(reply.content)).to_record()
+        return reply
+
+    federation.grid.tamper = tamper
+    federation.run(tasks=1, set="train.rounds=1 train.local_epochs=1 train.participation=1.0 memory.per_client=4")
+    (done,) = federation.events(RoundFinished)
+    assert done.clients == [0]
+    said = [e for e in [*federation.events(UpdateRejected), *federation.events(UpdateMissing)] if e.client == 1]
+    assert len(said) == 1
+    assert reason in said[0].reason
+
+
+def test_a_replayed_round_is_rejected(federation: Federation) -> None:
+    kept: list[RecordDict] = []
+
+    def tamper(message: Message, reply: Message) -> Message:
+        job = header(message).get("job", {})
+        if job.get("client") == 1 and job.get("phase") == "train":
+            kept.append(reply.content)
+            reply.content = kept[0]
+        return reply
+
+    federation.grid.tamper = tamper
+    federation.run(tasks=1)
+    assert [event.clients for event in federation.events(RoundFinished)] == [[0, 1], [0]]
+    (rejected,) = federation.events(UpdateRejected)
+    assert rejected.reason == "answers for client 1, task 0, round 0"
+
+
+def test_a_name_belongs_to_the_node_that_used_it_first(federation: Federation) -> None:
+    """With keys a node keeps its number, so that another one cannot speak for it."""
+    impostor = {**federation.grid.nodes[100], "store": str(federation.root / "impostor")}
+
+    def tamper(_: Message, reply: Message) -> Message:
+        federation.grid.nodes[999] = impostor
+        return reply
+
+    federation.grid.tamper = tamper
+    federation.run(tasks=1)
+    assert all(message.metadata.dst_node_id != 999 or "job" not in header(message) for message in federation.grid.sent)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({"site": "../evil"}, "calls itself '../evil'"),
+        ({"fresh": {"ghost": 3}}, "classes that do not fit together"),
+        ({"classes": {"ant": -5}, "fresh": {}}, "impossible class name or count"),
+        ({"classes": {"": 5}, "fresh": {}}, "impossible class name or count"),
+        ({"classes": "all"}, "classes"),
+    ],
+)
+def test_a_hostile_announcement_keeps_a_site_out(federation: Federation, said: dict[str, Any], reason: str) -> None:
+    federation.site("third", {"ant": 20})
+
+    def tamper(message: Message, reply: Message) -> Message:
+        if header(message)["ask"] == "announcement" and message.metadata.dst_node_id == 101:
+            frame = Frame.from_record(reply.content)
+            reply.content = Frame(
+                {**frame.header, "announcement": {**frame.header["announcement"], **said}}
+            ).to_record()
+        return reply
+
+    federation.grid.tamper = tamper
+    federation.run(tasks=1)
+    assert any(reason in event.message for event in federation.events(Warned))
+    assert all("hostile" not in json.dumps(asdict(e)) for e in federation.events(RoundFinished))
+
+
+# What a hostile server may ask.
+
+
+@pytest.fixture
+def asked(federation: Federation) -> tuple[Frame, dict[str, Any]]:
+    """A train job as a good server sends it, and the configuration of the node that gets it."""
+    frames: list[Frame] = []
+
+    def tamper(message: Message, reply: Message) -> Message:
+        if "job" in header(message):
+            frames.append(Frame.from_record(message.content))
+        return reply
+
+    federation.grid.tamper = tamper
+    federation.run(tasks=1)
+    return frames[0], federation.grid.nodes[100]
+
+
+def changed(frame: Frame, part: str, **changes: Any) -> Frame:
+    return Frame({**frame.header, part: {**frame.header[part], **changes}}, frame.tensors)
+
+
+def recipe(frame: Frame, table: str, **changes: Any) -> Frame:
+    tables = frame.header["plan"]["recipe"]
+    return changed(frame, "plan", recipe={**tables, table: {**tables[table], **changes}})
+
+
+HOSTILE: dict[str, Callable[[Frame], Frame]] = {
+    "asks for 'read_file'": lambda _: Frame({"ask": "read_file", "path": "/etc/passwd"}),
+    "asks for None": lambda _: Frame({}),
+    "has other fields than it should (path)": lambda f: changed(f, "job", path="/etc/passwd"),
+    "has other fields than it should (data)": lambda f: changed(f, "plan", data="/etc"),
+    "carries tensors that nobody asked for": lambda f: Frame(f.header, {**f.tensors, "more": b""}),
+    "phase": lambda f: changed(f, "job", phase="upload"),
+    "weights: cannot be read": lambda f: Frame(f.header, {"weights": b"cos\nsystem\n"}),
+    "'os:system'": lambda f: recipe(f, "model", name="os:system"),
+    "'subprocess:Popen'": lambda f: recipe(f, "method", name="subprocess:Popen"),
+    "federation": lambda f: changed(f, "plan", federation="../../home"),
+}
+
+
+@pytest.mark.parametrize("reason", HOSTILE)
+def test_a_hostile_job_is_refused(asked: tuple[Frame, dict[str, Any]], reason: str) -> None:
+    """It may ask for nothing but what wire.py names."""
+    frame, config = asked
+    answer = respond(HOSTILE[reason](frame), config)
+    assert answer.header["answer"] == "refused"
+    assert reason in answer.header["reason"]
+    assert respond(frame, config).header["answer"] == "update"  # as it was, it would do
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        RecordDict(),
+        RecordDict({"fedclass": ConfigRecord({"json": "{}"})}),
+        RecordDict({"fedclass": ConfigRecord({"json": "{"}), "tensors": ArrayRecord()}),
+        RecordDict({"fedclass": ConfigRecord({"json": "[1]"}), "tensors": ArrayRecord()}),
+        RecordDict({"fedclass": ConfigRecord({"json": "{}", "x": 1}), "tensors": ArrayRecord()}),
+        RecordDict({"fedclass": MetricRecord({"x": 1}), "tensors": ArrayRecord()}),
+    ],
+)
+def test_what_is_no_frame_is_refused(record: RecordDict) -> None:
+    with pytest.raises(ClientError, match="not a message of fedclass"):
+        Frame.from_record(record)
+
+
+# Frames.
+
+
+def test_a_frame_comes_back_as_it_was() -> None:
+    plan = Plan("f", {"seed": 1}, (0.5,), (0.25,), (8, 8, 3), ("ä", "b"), (2,), None)
+    job = Job(3, 0, 1, "train", {"w": torch.randn(2, 3), "n": torch.tensor(5)}, {"w": torch.ones(1)})
+    frame = codec.job(plan, job, with_teacher=True)
+    for again in (Frame.from_record(frame.to_record()), Frame.from_bytes(frame.to_bytes())):
+        read = codec.read_ask(again)
+        assert isinstance(read, tuple)
+        assert read[0] == plan
+        assert replace(read[1], weights={}, teacher=None) == replace(job, weights={}, teacher=None)
+        assert torch.equal(read[1].weights["w"], job.weights["w"])
+        assert read[1].weights["n"].shape == ()
+        assert torch.equal(read[1].teacher["w"], torch.ones(1))
+    assert "teacher" not in codec.job(plan, job, with_teacher=False).tensors
+
+
+def test_a_warm_worker_gives_the_same_answer(asked: tuple[Frame, dict[str, Any]], tmp_path: Path) -> None:
+    from fedclass.deploy.answer import answer
+
+    frame, config = asked
+    said: list[str] = []
+    cold = answer(frame, config)
+    with worker(config, Path(config["store"]), said.append):
+        warm = answer(frame, config)
+        refused = answer(Frame({"ask": "shell"}), config)
+    assert warm == cold
+    assert refused.header["answer"] == "refused"
+    assert "train 0.0" in said[0]
+    assert "refused, asks for 'shell'" in said[1]
+    assert answer(frame, config) == cold  # once the worker is gone
+    assert np.array_equal(list(tmp_path.rglob("*.sock")), [])

@@ -1,0 +1,139 @@
+"""Real SuperLinks, SuperNodes and processes on this machine: the same bits, through faults; and what sites send."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra [flower]")
+
+from deploy.wiretap import Wiretap
+from fedclass.deploy.app import write_app
+from fedclass.deploy.keep import FederationFolder
+from fedclass.deploy.loopback import Loopback
+from fedclass.deploy.split import split
+from fedclass.experiment.compare import run_one
+from fedclass.experiment.config import Experiment
+from fedclass.runs.events import Event, RoundFinished, RunResumed, UpdateMissing, read_events
+from fedclass.runs.layout import RunDirectory
+from fedclass.runs.results import Result
+
+Tiny = Callable[..., Experiment]
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes to kill through /proc"),
+]
+
+
+def prepared(tmp_path: Path, experiment: Experiment, **config: Any) -> tuple[dict[str, dict[str, Any]], Path]:
+    """Sites with the recipe's shares, and an app that learns the recipe."""
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(experiment.to_toml())
+    sites = {
+        path.stem: {"data": str(path), "store": str(tmp_path / "stores" / path.stem), "holdout": 0.0}
+        for path in split(experiment, tmp_path / "data")
+    }
+    usual = {"recipe": str(recipe), "out": str(tmp_path / "there"), "classes-from": "recipe", "min-sites": len(sites)}
+    write_app(tmp_path / "app", {**usual, **{key.replace("_", "-"): value for key, value in config.items()}})
+    return sites, tmp_path / "app"
+
+
+def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 200) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"waited in vain: {what}"
+        time.sleep(0.1)
+
+
+def rounds_done(out: Path) -> int:
+    return len(events(out, RoundFinished)) if RunDirectory(out).events.exists() else 0
+
+
+def events(out: Path, kind: type[Event]) -> list[Any]:
+    return [event for event in read_events(RunDirectory(out).events) if isinstance(event, kind)]
+
+
+def processes(word: str, below: Path) -> list[int]:
+    """Of those with this word in their command line and this folder in their environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().decode(errors="replace")
+            environment = (entry / "environ").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if word in words and str(below) in environment:
+            found.append(int(entry.name))
+    return found
+
+
+def test_the_same_bits_although_server_and_link_are_killed(tiny: Tiny, tmp_path: Path) -> None:
+    """kill -9 of the ServerApp in the first task, of the SuperLink in the second; each run again goes on."""
+    experiment = tiny("partition.clients=2", "train.rounds=3", "evaluation.every=0", method="fedclass")
+    alone = run_one(experiment, tmp_path / "alone", engine="inprocess", reuse=False)
+    sites, app = prepared(tmp_path, experiment)
+    out, root = tmp_path / "there", tmp_path / "flower"
+    with Loopback(root, sites) as federation:
+        first = federation.submit(app)
+        wait_until(lambda: rounds_done(out) == 1, "the first round")
+        (server,) = processes("flwr-serverapp", root)
+        os.kill(server, signal.SIGKILL)
+        second = federation.submit(app)
+        assert federation.status(first) != "finished:completed"
+        wait_until(lambda: rounds_done(out) == 4, "the second task")
+        federation.kill("superlink")
+        federation.start_link()
+        third = federation.submit(app)
+        federation.follow(third, out, lambda _: None)
+        assert federation.status(second) != "finished:completed"
+        wait_until(lambda: federation.status(third).startswith("finished"), "the end of the third run")
+        assert federation.status(third) == "finished:completed"
+    there = Result.read(out).summary
+    assert there["weights_sha256"] == alone["weights_sha256"]
+    assert there["accuracy_matrix"] == alone["accuracy_matrix"]
+    assert len(events(out, RunResumed)) == 2
+    assert processes("flower-", root) + processes("flwr-", root) == []
+
+
+def test_a_round_goes_on_when_a_node_is_killed_and_the_node_comes_back(tiny: Tiny, tmp_path: Path) -> None:
+    """And no exemplar is among the bytes that sites have sent, in plain text here so that they can be read."""
+    experiment = tiny("partition.clients=2", "train.rounds=3", "train.local_epochs=2", "evaluation.every=0")
+    sites, app = prepared(tmp_path, experiment, deadline_seconds=100.0, pin_nodes=False)
+    out, root = tmp_path / "there", tmp_path / "flower"
+    with Wiretap() as tap:
+        federation = Loopback(root, sites, secure=False, door=tap.port)
+        tap.target = federation.port
+        with federation:
+            number = federation.submit(app)
+            wait_until(lambda: rounds_done(out) == 1, "the first round")
+            federation.kill("site-001")
+            wait_until(lambda: len(events(out, UpdateMissing)) == 1, "that the site is missed")
+            federation.start_site("site-001")
+            federation.follow(number, out, lambda _: None)
+    (missing, *_) = events(out, UpdateMissing)
+    assert (missing.task, missing.round, missing.client) == (0, 1, 1)
+    assert "site-001" in missing.reason
+    took_part = [event.clients for event in events(out, RoundFinished)]
+    assert took_part[0] == [0, 1]
+    assert took_part[1] == [0]
+    assert took_part[-1] == [0, 1]
+
+    sent = b"".join(tap.sent)
+    update = Result.read(out).summary["bytes_up"]
+    assert len(sent) > update  # all of it is there ...
+    name = b"head.weight"
+    assert sent.count(name) >= 6  # ... and readable
+    for site, settings in sites.items():
+        (folder,) = Path(settings["store"]).glob("federation-*")
+        kept = FederationFolder(folder)
+        state = kept.state(kept.states()[-1])
+        assert len(state.images) >= 4, site
+        for image in state.images:
+            assert image.tobytes()[:64] not in sent
+            assert (image.astype(np.float32) / 255).tobytes()[:64] not in sent
