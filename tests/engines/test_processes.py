@@ -83,7 +83,7 @@ def test_a_worker_killed_at_work_is_replaced_and_its_job_done_again(tiny: Tiny) 
     with Processes(Shared(setup), MemoryStore(), workers=2) as pool:
         updates = pool.run(jobs(setup))
         found = [next(updates)]
-        busy = [worker for worker in pool._workers if worker.position is not None]
+        busy = [worker for worker in pool._workers if worker.positions]
         victims = {worker.process.pid for worker in busy}
         assert victims
         for worker in busy:
