@@ -9,6 +9,8 @@ from typing import Any
 
 from fedclass.engines.shared import Inherited, anonymous, write_at
 
+KEPT = 2**22  # bytes: what was longer is given back to the system, what was not is written over without page faults
+
 
 class Channel:
     """One end of a channel, on which at most as many objects are under way in each direction as there are files for it.
@@ -51,7 +53,8 @@ class Channel:
         for size in sizes:
             arrays.append(_read_at(file, size, position))
             position += size
-        os.truncate(file, 0)  # large weights should not stay in memory twice
+        if position > KEPT:
+            os.truncate(file, 0)
         self._received += 1
         return pickle.loads(frame, buffers=arrays)
 

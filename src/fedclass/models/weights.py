@@ -144,7 +144,7 @@ def weighted_mean(updates: Iterable[tuple[Weights, int]]) -> Packed:
 def flaw(weights: Weights, like: Weights) -> str | None:
     """Why these weights cannot stand in for `like`, or None: names, shapes, dtypes, finite values."""
     if isinstance(weights, Packed) and isinstance(like, Packed) and weights.layout == like.layout:
-        if all(bool(torch.isfinite(section).all()) for section in weights.sections):
+        if all(map(_finite, weights.sections)):
             return None
     elif weights.keys() != like.keys():
         odd = sorted(weights.keys() ^ like.keys())
@@ -154,6 +154,13 @@ def flaw(weights: Weights, like: Weights) -> str | None:
             return f"{name} has shape {tuple(tensor.shape)} instead of {tuple(like[name].shape)}"
         if tensor.dtype != like[name].dtype:
             return f"{name} is {tensor.dtype} instead of {like[name].dtype}"
-        if not bool(torch.isfinite(tensor).all()):
+        if not _finite(tensor):
             return f"{name} holds NaN or infinite values"
     return None
+
+
+def _finite(tensor: Tensor) -> bool:
+    """By its extremes, of which NaN would be one, where it has such: that is several times faster."""
+    if tensor.is_floating_point() and tensor.numel():
+        return all(math.isfinite(extreme) for extreme in torch.aminmax(tensor))
+    return bool(torch.isfinite(tensor).all())
