@@ -83,7 +83,7 @@ def test_a_worker_killed_at_work_is_replaced_and_its_job_done_again(tiny: Tiny) 
     with Processes(Shared(setup), MemoryStore(), workers=2) as pool:
         updates = pool.run(jobs(setup))
         found = [next(updates)]
-        busy = [worker for worker in pool._workers if worker.position is not None]
+        busy = [worker for worker in pool._workers if worker.positions]
         victims = {worker.process.pid for worker in busy}
         assert victims
         for worker in busy:
@@ -94,6 +94,22 @@ def test_a_worker_killed_at_work_is_replaced_and_its_job_done_again(tiny: Tiny) 
         again = list(pool.run(jobs(setup)))
     assert all(map(same, found, wanted))
     assert all(map(same, again, wanted))
+
+
+def test_a_worker_killed_with_a_second_job_in_its_hands_loses_neither(tiny: Tiny) -> None:
+    setup = prepare(tiny("partition.clients=24", method="fedclass"))
+    wanted = list(InProcess(setup.client(MemoryStore())).run(jobs(setup)))
+    found, killed = [], 0
+    with Processes(Shared(setup), MemoryStore(), workers=2) as pool:
+        for update in pool.run(jobs(setup)):
+            found.append(update)
+            full = [worker for worker in pool._workers if len(worker.positions) == 2]
+            if full and not killed:
+                full[0].process.kill()
+                killed += 1
+    assert killed, "no worker had two jobs"
+    assert all(map(same, found, wanted))
+    assert len(found) == 24
 
 
 def test_an_idle_worker_that_was_killed_is_replaced_too(tiny: Tiny) -> None:

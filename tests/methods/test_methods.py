@@ -47,8 +47,19 @@ def given() -> Given:
     labels = torch.randint(OLD + NEW, (8,), generator=rng)
     previous = torch.randn(8, OLD, generator=rng)
     net = model()
-    client = ClientContext(model=net, old_classes=OLD, received=list(net.parameters()))
+    client = ClientContext(model=net, old_classes=OLD, weights=net.weights())
     return Given(client, Batch(images, labels, previous), net(images), previous)
+
+
+def test_a_client_still_knows_the_parameters_it_received_after_its_own_have_moved() -> None:
+    net = model()
+    client = ClientContext(model=net, old_classes=OLD, weights=net.weights())
+    before = [parameter.detach().clone() for parameter in net.parameters()]
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter += 1
+    assert len(client.received) == len(before)
+    assert all(map(torch.equal, client.received, before))
 
 
 def test_each_loss_is_the_sum_that_its_paper_writes(given: Given) -> None:
@@ -126,7 +137,7 @@ class TestNearestMeanOfExemplars:
     method = FedICARL()
 
     def sent(self, images: Tensor, labels: list[int]) -> dict[str, Any]:
-        client = ClientContext(model=model(), old_classes=OLD, received=[])
+        client = ClientContext(model=model(), old_classes=OLD, weights={})
         return dict(self.method.end_task(client, images, torch.tensor(labels, dtype=torch.int64)))
 
     def test_a_client_sends_means_of_unit_features_of_classes_it_has_two_images_of(self) -> None:

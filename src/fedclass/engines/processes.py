@@ -6,20 +6,22 @@ import ctypes
 import itertools
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
+import time
 import traceback
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Protocol, Self
 
 import torch
 
+from fedclass.engines.channel import Channel
 from fedclass.engines.shared import Shared
 from fedclass.errors import ClientError, FedclassError
 from fedclass.federation.client import Client
@@ -28,6 +30,8 @@ from fedclass.wire import Job, Update, Weights
 
 AHEAD = 64  # jobs given out before the oldest of them is done; that many updates wait in memory at most
 TRIES = 3  # for a job whose worker dies
+QUEUE = 2  # jobs a worker may have: one that it does, and one to go on with while this process hears of the first
+SHORT = 0.5  # seconds; a worker with longer jobs gets one at a time, so that all end together
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
@@ -53,9 +57,11 @@ _Answer = tuple[Update, ClientState | None] | FedclassError  # the client's stat
 @dataclass
 class _Worker:
     process: BaseProcess
-    connection: "Connection[bytes, bytes]"
-    has: set[int] = field(default_factory=set)  # keys of the weights it holds
-    position: int | None = None  # of the job it is doing, among the jobs of the round
+    channel: Channel
+    has: set[int] = field(default_factory=set)  # keys of the weights it will hold after its last job
+    positions: deque[int] = field(default_factory=deque)  # of its jobs among those of the round; it does the first
+    began: float = 0.0  # when it began that one
+    took: float = float("inf")  # seconds, the one before
 
 
 class Processes:
@@ -85,27 +91,24 @@ class Processes:
             worker.process.kill()
         for worker in self._workers:
             worker.process.join()
-            worker.connection.close()
+            worker.channel.close()
         self._workers = []
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Update]:
         for number, worker in enumerate(self._workers):
-            if worker.position is not None:  # of a round whose updates nobody waited for
+            if worker.positions:  # of a round whose updates nobody waited for
                 self._replace(number)
         waiting = list(range(len(jobs)))
         tries = [0] * len(jobs)
         done: dict[int, Update] = {}
         following = 0  # position of the update to hand on next
         while following < len(jobs):
-            for worker in self._workers:
-                if worker.position is None and (chosen := self._choice(jobs, waiting, following)) is not None:
-                    waiting.remove(chosen)
-                    self._send(worker, jobs[chosen], chosen)
-            heard = wait([worker.connection for worker in self._workers if worker.position is not None])
+            self._give_out(jobs, waiting, following)
+            heard = wait([worker.channel.connection for worker in self._workers if worker.positions])
             for number, worker in enumerate(self._workers):
-                if worker.connection not in heard or worker.position is None:
+                if worker.channel.connection not in heard:
                     continue
-                position, worker.position = worker.position, None
+                position = worker.positions[0]
                 job = jobs[position]
                 answer = _received(worker)
                 if answer is None:
@@ -113,10 +116,14 @@ class Processes:
                     tries[position] += 1
                     if tries[position] == TRIES:
                         raise ClientError(f"{job.where}: its worker died {TRIES} times ({_why(worker.process)})")
-                    bisect.insort(waiting, position)
+                    for lost in worker.positions:
+                        bisect.insort(waiting, lost)
                 elif isinstance(answer, FedclassError):
                     raise answer
                 else:
+                    worker.positions.popleft()
+                    worker.took = time.perf_counter() - worker.began
+                    worker.began += worker.took
                     update, state = answer
                     if state is not None:
                         self.store.save(job.client, state)
@@ -126,6 +133,19 @@ class Processes:
                 yield done.pop(following)
                 following += 1
 
+    def _give_out(self, jobs: Sequence[Job], waiting: list[int], following: int) -> None:
+        """A job to every worker without one, then a second one to those with short jobs, but not the last ones."""
+        for length in range(QUEUE):
+            for worker in self._workers:
+                ready = length == 0 or (worker.took < SHORT and len(waiting) > len(self._workers))
+                if len(worker.positions) > length or not ready:
+                    continue
+                chosen = self._choice(jobs, waiting, following)
+                if chosen is None:
+                    return
+                waiting.remove(chosen)
+                self._send(worker, jobs[chosen], chosen)
+
     def _choice(self, jobs: Sequence[Job], waiting: Sequence[int], following: int) -> int | None:
         """The longest job in reach, as far as is known from the client's last one, so that all workers end together."""
         within = itertools.takewhile(lambda position: position < following + AHEAD, waiting)
@@ -134,18 +154,17 @@ class Processes:
     # Workers.
 
     def _start(self) -> _Worker:
-        spawn = multiprocessing.get_context("spawn")
-        ours, theirs = spawn.Pipe()
-        process = spawn.Process(target=_work, args=(theirs, self.builder), daemon=True)
+        ours, theirs = Channel.pair(QUEUE)
+        process = multiprocessing.get_context("spawn").Process(target=_work, args=(theirs, self.builder), daemon=True)
         process.start()
-        theirs.close()
+        theirs.connection.close()  # its files are ours too
         return _Worker(process, ours)
 
     def _replace(self, number: int) -> None:
         gone = self._workers[number]
         gone.process.kill()
         gone.process.join()
-        gone.connection.close()
+        gone.channel.close()
         self._workers[number] = self._start()
 
     def _send(self, worker: _Worker, job: Job, position: int) -> None:
@@ -155,9 +174,12 @@ class Processes:
         self._weights = {k: self._weights[k] for k in sorted(needed)}
         news = {k: self._weights[k] for k in needed - worker.has}
         order = _Order(replace(job, weights={}, teacher=None), key, teacher, self.store.load(job.client))
-        worker.has, worker.position = needed, position
+        worker.has = needed
+        if not worker.positions:
+            worker.began = time.perf_counter()
+        worker.positions.append(position)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died: waiting for its answer will tell
-            worker.connection.send_bytes(pickle.dumps((order, news), protocol=5))
+            worker.channel.send((order, news))
 
     def _key(self, weights: Weights) -> int:
         for key, known in self._weights.items():
@@ -171,7 +193,7 @@ class Processes:
 def _received(worker: _Worker) -> _Answer | None:
     """None if the worker died instead."""
     try:
-        answer: _Answer = pickle.loads(worker.connection.recv_bytes())
+        answer: _Answer = worker.channel.receive()
     except (EOFError, OSError):
         return None
     return answer
@@ -200,7 +222,7 @@ class _OneClient:
         self.state = state
 
 
-def _work(connection: "Connection[bytes, bytes]", builder: Shared[ClientBuilder]) -> None:
+def _work(channel: Channel, builder: Shared[ClientBuilder]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
     end_with_parent()
     keep_freed_memory()
@@ -210,7 +232,7 @@ def _work(connection: "Connection[bytes, bytes]", builder: Shared[ClientBuilder]
     held: dict[int, Weights] = {}
     while True:
         try:
-            order, news = pickle.loads(connection.recv_bytes())
+            order, news = channel.receive()
         except EOFError:
             return
         held = {key: weights for key, weights in (held | news).items() if key in (order.weights, order.teacher)}
@@ -223,7 +245,7 @@ def _work(connection: "Connection[bytes, bytes]", builder: Shared[ClientBuilder]
         except FedclassError as error:
             error.add_note(traceback.format_exc())
             answer = error
-        connection.send_bytes(pickle.dumps(answer, protocol=5))
+        channel.send(answer)
 
 
 def end_with_parent() -> None:

@@ -30,11 +30,11 @@ class Shared(Generic[T]):
             end = start + buffer.raw().nbytes
             self._places.append((start, end))
         self._size = max(end, 1)
-        self._file = _anonymous()
+        self._file = anonymous()
         try:
             os.truncate(self._file, self._size)
             for (start, _), buffer in zip(self._places, buffers, strict=True):
-                _write_at(self._file, buffer.raw(), start)
+                write_at(self._file, buffer.raw(), start)
         except OSError as error:
             raise RunError(
                 f"cannot put {self._size / 1e6:.0f} MB of data where all workers see them ({error.strerror}); "
@@ -52,24 +52,24 @@ class Shared(Generic[T]):
         return _arrived, (self._frame, self._places, self._size, reduction.DupFd(self._file))
 
 
-class _Inherited(Protocol):
+class Inherited(Protocol):
     def detach(self) -> int: ...
 
 
-def _arrived(frame: bytes, places: list[tuple[int, int]], size: int, file: _Inherited) -> "Shared[T]":
+def _arrived(frame: bytes, places: list[tuple[int, int]], size: int, file: Inherited) -> "Shared[T]":
     shared: Shared[T] = Shared.__new__(Shared)
     shared._frame, shared._places, shared._size, shared._file = frame, places, size, file.detach()
     return shared
 
 
-def _anonymous() -> int:
+def anonymous() -> int:
     if hasattr(os, "memfd_create"):  # Linux: memory, whatever the size of /dev/shm
         return os.memfd_create("fedclass")
     with tempfile.TemporaryFile() as file:  # unlinked at once
         return os.dup(file.fileno())
 
 
-def _write_at(file: int, data: memoryview, position: int) -> None:
+def write_at(file: int, data: memoryview, position: int) -> None:
     while data:
         written = os.pwrite(file, data, position)  # a call writes at most 2 GiB
         data, position = data[written:], position + written

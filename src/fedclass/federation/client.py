@@ -181,7 +181,7 @@ class Client:
         return ClientContext(
             model=self.model,
             old_classes=self.stream.classes_until(job.task) - self.stream.task_sizes[job.task],
-            received=[job.weights[name].to(self.device) for name, _ in self.model.named_parameters()],
+            weights=job.weights,
         )
 
     # Batches.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import ClassVar, Literal
 
 from torch import Tensor
@@ -30,7 +31,12 @@ class ClientContext:
 
     model: IncrementalModel
     old_classes: int
-    received: Sequence[Tensor]  # the global model's parameters as this round began, in the order of model.parameters()
+    weights: Weights  # the global model's, as this round began
+
+    @cached_property
+    def received(self) -> Sequence[Tensor]:
+        """The parameters among them, in the order of model.parameters() and on its device."""
+        return [self.weights[name].to(weight.device) for name, weight in self.model.named_parameters()]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,9 @@ from fedclass.wire import Weights
 ALIGNED = 16  # elements: every tensor begins at a multiple of 64 bytes (of 4-byte numbers), as kernels like it
 
 
+MOST = 1e8  # no weight of a model that works is larger; one that is would drown all others in a mean
+
+
 class Slot(NamedTuple):
     """Where a tensor lies: in which section, from which element on."""
 
@@ -142,9 +145,9 @@ def weighted_mean(updates: Iterable[tuple[Weights, int]]) -> Packed:
 
 
 def flaw(weights: Weights, like: Weights) -> str | None:
-    """Why these weights cannot stand in for `like`, or None: names, shapes, dtypes, finite values."""
+    """Why these weights cannot stand in for `like`, or None: names, shapes, dtypes, sane values."""
     if isinstance(weights, Packed) and isinstance(like, Packed) and weights.layout == like.layout:
-        if all(bool(torch.isfinite(section).all()) for section in weights.sections):
+        if all(map(_sane, weights.sections)):
             return None
     elif weights.keys() != like.keys():
         odd = sorted(weights.keys() ^ like.keys())
@@ -156,7 +159,16 @@ def flaw(weights: Weights, like: Weights) -> str | None:
             return f"{name} is {tensor.dtype} instead of {like[name].dtype}"
         if not bool(torch.isfinite(tensor).all()):
             return f"{name} holds NaN or infinite values"
+        if not _sane(tensor):
+            return f"{name} holds values beyond {MOST:g}"
     return None
+
+
+def _sane(tensor: Tensor) -> bool:
+    """By its extremes, of which NaN would be one, where it has such: that is several times faster."""
+    if tensor.is_floating_point() and tensor.numel():
+        return all(abs(float(extreme)) <= MOST for extreme in torch.aminmax(tensor))
+    return bool(torch.isfinite(tensor).all())
 
 
 def plain(tensor: Tensor) -> Tensor:
