@@ -150,6 +150,13 @@ def test_a_site_that_missed_a_whole_task_has_everything_in_its_first(trial: Tria
     assert trial.exemplars(1) == {}
 
 
+def test_an_image_belongs_to_the_first_task_that_has_it(trial: Trial) -> None:
+    """A server goes back to a task that this site had missed; in the next one, nothing is left of what came then."""
+    assert trial.run(1).examples == 24
+    assert trial.run(0).examples == 12
+    assert trial.run(1).examples == 12
+
+
 def test_only_the_last_three_states_are_kept(tmp_path: Path, tiny: Tiny) -> None:
     trial = Trial(prepare(tiny("stream.tasks=1,1,1,1", method="fedavg")), tmp_path)
     for label in range(4):
@@ -346,7 +353,7 @@ def test_a_kept_model_that_does_not_fit_is_no_teacher(trial: Trial) -> None:
     trial.run(0, "end_task")
     trial.run(1, "end_task")
     plan, job = trial.job(1)
-    with pytest.raises(Refused, match=r"does not fit the model: head.weight has shape \(4, 64\) instead of \(2, 64\)"):
+    with pytest.raises(Refused, match=r"does not fit the model: head\.\w+ has shape \(4,.* instead of \(2,"):
         trial.site.run(replace(plan, teacher=sha256(trial.weights(1))), replace(job, teacher=None))
 
 
@@ -563,6 +570,7 @@ def test_exemplars_of_another_shape_are_not_mixed_in(trial: Trial) -> None:
 
 OWN_METHOD = """
 from dataclasses import dataclass
+import torch
 from fedclass.methods.base import FedAvg
 
 @dataclass(frozen=True, kw_only=True)
@@ -570,6 +578,7 @@ class Mine(FedAvg):
     fails: bool = False
 
     def loss(self, client, batch):
+        assert torch.get_num_threads() == 1  # as in a simulation, for the same bits
         if self.fails:
             raise RuntimeError("as wanted")
         return super().loss(client, batch)
@@ -585,6 +594,7 @@ def test_own_code_runs_if_the_owner_allows_it(trial: Trial, user_module: Callabl
     plan = replace(plan, recipe={**plan.recipe, "method": {"name": "site_methods:Mine"}})
     with pytest.raises(Refused, match="its owner may add it to allow"):
         trial.site.run(plan, job)
+    torch.set_num_threads(2)
     allowing = Site(replace(trial.settings, allow=("site_methods:Mine",)))
     assert allowing.run(plan, job).examples == 12
     failing = replace(plan, recipe={**plan.recipe, "method": {"name": "site_methods:Mine", "fails": True}})
@@ -661,8 +671,9 @@ def test_a_store_among_the_classes_is_refused(node: dict[str, Any]) -> None:
 
 
 def test_the_lists_name_classes_and_digests_alone(trial: Trial) -> None:
-    trial.run(0)
-    content = json.loads((trial.folder.root / "task-0000.json").read_text())
-    assert sorted(content) == ["arrivals", "sha256", "task"]
-    wanted = [[name, value] for name, value in read_holdings(trial.data, holdout=0).names() if name in ("0", "1")]
-    assert content["arrivals"] == wanted
+    held = read_holdings(trial.data, holdout=0).names()
+    for task, labels in enumerate([("0", "1"), ("2", "3")]):
+        trial.run(task)
+        content = json.loads((trial.folder.root / f"task-{task:04d}.json").read_text())
+        assert sorted(content) == ["arrivals", "sha256", "task"]
+        assert content["arrivals"] == [[name, value] for name, value in held if name in labels]
