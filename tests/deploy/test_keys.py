@@ -179,8 +179,8 @@ def test_a_folder_that_others_can_read_is_refused(tmp_path: Path) -> None:
         make_keys(file, hosts=["fl.example.org"])
 
 
-def fedclass(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from fedclass.cli import main; main()", "deploy", "keys", *words]
+def fedclass(*words: str, cwd: Path, before: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", f"{before}from fedclass.cli import main; main()", "deploy", "keys", *words]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60)
 
 
@@ -211,3 +211,10 @@ def test_the_command_prints_what_to_run_where(tmp_path: Path) -> None:
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("error: keys/server.crt: is for ::1, fl.example.org, localhost, 127.0.0.1 and is")
     assert wrong.stderr.count("\n") == 1
+
+
+def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
+    done = fedclass("--host", "a", cwd=tmp_path, before="import sys; sys.modules['cryptography'] = None; ")
+    assert done.returncode == 2
+    assert done.stderr == "error: fedclass deploy: needs Flower; pip install 'fedclass[flower]'\n"
+    assert list(tmp_path.iterdir()) == []
