@@ -135,6 +135,17 @@ def test_a_ca_key_of_another_ca_is_refused(tmp_path: Path) -> None:
         make_keys(tmp_path / "keys", hosts=["fl.example.org"])
 
 
+def test_a_server_certificate_that_is_none_or_names_no_host_is_refused(tmp_path: Path) -> None:
+    keys = make_keys(tmp_path / "keys", hosts=["fl.example.org"])
+    keys.server.write_bytes(keys.ca.read_bytes())
+    with pytest.raises(ConfigError, match=r"server\.crt: names no hosts"):
+        make_keys(tmp_path / "keys", sites=["a"])
+    keys.server.write_text("no certificate")
+    with pytest.raises(ConfigError, match=r"server\.crt: is not a PEM certificate"):
+        make_keys(tmp_path / "keys", sites=["a"])
+    assert list((tmp_path / "keys" / "sites").iterdir()) == []
+
+
 def test_a_site_whose_making_was_interrupted_is_completed(tmp_path: Path) -> None:
     keys = make_keys(tmp_path / "keys", hosts=["fl.example.org"], sites=["a"])
     public = keys.public("a").read_bytes()
