@@ -135,6 +135,17 @@ def test_a_ca_key_of_another_ca_is_refused(tmp_path: Path) -> None:
         make_keys(tmp_path / "keys", hosts=["fl.example.org"])
 
 
+def test_a_server_certificate_that_is_none_or_names_no_host_is_refused(tmp_path: Path) -> None:
+    keys = make_keys(tmp_path / "keys", hosts=["fl.example.org"])
+    keys.server.write_bytes(keys.ca.read_bytes())
+    with pytest.raises(ConfigError, match=r"server\.crt: names no hosts"):
+        make_keys(tmp_path / "keys", sites=["a"])
+    keys.server.write_text("no certificate")
+    with pytest.raises(ConfigError, match=r"server\.crt: is not a PEM certificate"):
+        make_keys(tmp_path / "keys", sites=["a"])
+    assert list((tmp_path / "keys" / "sites").iterdir()) == []
+
+
 def test_a_site_whose_making_was_interrupted_is_completed(tmp_path: Path) -> None:
     keys = make_keys(tmp_path / "keys", hosts=["fl.example.org"], sites=["a"])
     public = keys.public("a").read_bytes()
@@ -179,8 +190,8 @@ def test_a_folder_that_others_can_read_is_refused(tmp_path: Path) -> None:
         make_keys(file, hosts=["fl.example.org"])
 
 
-def fedclass(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from fedclass.cli import main; main()", "deploy", "keys", *words]
+def fedclass(*words: str, cwd: Path, before: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", f"{before}from fedclass.cli import main; main()", "deploy", "keys", *words]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60)
 
 
@@ -211,3 +222,10 @@ def test_the_command_prints_what_to_run_where(tmp_path: Path) -> None:
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("error: keys/server.crt: is for ::1, fl.example.org, localhost, 127.0.0.1 and is")
     assert wrong.stderr.count("\n") == 1
+
+
+def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
+    done = fedclass("--host", "a", cwd=tmp_path, before="import sys; sys.modules['cryptography'] = None; ")
+    assert done.returncode == 2
+    assert done.stderr == "error: fedclass deploy: needs Flower; pip install 'fedclass[flower]'\n"
+    assert list(tmp_path.iterdir()) == []

@@ -121,7 +121,10 @@ def _server(folder: Path, hosts: Sequence[str], days: int) -> tuple[x509.Certifi
     ca_file, key_file, server_file = folder / "ca.crt", folder / "server.key", folder / "server.crt"
     if server_file.exists():
         server = _read_certificate(server_file)
-        present = _hosts(server)
+        try:
+            present = _hosts(server)
+        except x509.ExtensionNotFound:
+            raise ConfigError(f"{server_file}: names no hosts, so sites would refuse it; move it away first") from None
         if hosts and set(hosts) - set(LOCAL) != set(present) - set(LOCAL):
             raise ConfigError(
                 f"{server_file}: is for {', '.join(present)} and is not overwritten; "
