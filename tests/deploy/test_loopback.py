@@ -12,11 +12,11 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra [flower]")
 
-from deploy.wiretap import Wiretap
 from fedclass.deploy.app import write_app
 from fedclass.deploy.keep import FederationFolder
 from fedclass.deploy.loopback import Loopback
 from fedclass.deploy.split import split
+from fedclass.deploy.wiretap import Wiretap
 from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment
 from fedclass.runs.events import Event, RoundFinished, RunResumed, UpdateMissing, read_events
@@ -106,7 +106,7 @@ def test_a_round_goes_on_when_a_node_is_killed_and_the_node_comes_back(tiny: Tin
     experiment = tiny("partition.clients=2", "train.rounds=3", "train.local_epochs=2", "evaluation.every=0")
     sites, app = prepared(tmp_path, experiment, deadline_seconds=100.0, pin_nodes=False)
     out, root = tmp_path / "there", tmp_path / "flower"
-    with Wiretap() as tap:
+    with Wiretap(keep=True) as tap:
         federation = Loopback(root, sites, secure=False, door=tap.port)
         tap.target = federation.port
         with federation:

@@ -69,9 +69,7 @@ class Link:
             f"127.0.0.1:{port}",
             ca=ca or self.keys.ca,
             private=private or self.keys.private(site),
-            site=site,
-            data="images",
-            store="store",
+            config={"name": site, "data": "images", "store": "store"},
         )
         return [*words, "--port", str(free_port())]
 

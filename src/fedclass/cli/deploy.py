@@ -171,6 +171,8 @@ def keys(
     """
     import shlex
 
+    import tomli_w
+
     with needs_flower():
         from fedclass.deploy import commands
         from fedclass.deploy.keys import make_keys
@@ -202,8 +204,6 @@ def keys(
         typer.echo(
             f"\n# on site {name}, with copies of {made.ca} and {made.private(name)} (then delete the latter here)"
         )
-        words = commands.supernode(
-            address, ca=Path("ca.crt"), private=Path(name), site=name, data="/path/to/images", store="/path/to/store"
-        )
-        typer.echo(f"export {quiet}")
-        typer.echo(shlex.join(words))
+        site_table = {"name": name, "data": "/path/to/images", "store": "/path/to/store"}
+        settings = {"superlink": address, "ca": "ca.crt", "key": name, "site": site_table}
+        typer.echo(f"cat > {name}.toml << END\n{tomli_w.dumps(settings).rstrip()}\nEND\nfedclass site run {name}.toml")

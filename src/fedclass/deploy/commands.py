@@ -1,6 +1,9 @@
 """Flower's commands for a deployment, as lists of words."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fedclass.deploy.keys import Keys
 
@@ -30,12 +33,15 @@ def register(keys: Keys, site: str) -> list[str]:
     return ["flwr", "supernode", "register", str(keys.public(site)), CONNECTION, "--name", site]
 
 
-def supernode(address: str, *, ca: Path, private: Path, site: str, data: str, store: str) -> list[str]:
-    """A site. address: HOST:PORT of the server or its proxy."""
+def supernode(
+    address: str, *, config: Mapping[str, Any], ca: Path | None, private: Path | None, trusted: Path | None = None
+) -> list[str]:
+    """A site. address: HOST:PORT of the server or its proxy.  config: its settings.  Without ca: in plain text."""
     return [
         "flower-supernode",
         *("--superlink", address),
-        *("--root-certificates", str(ca)),
-        *("--auth-supernode-private-key", str(private)),
-        *("--node-config", f'name="{site}" data="{data}" store="{store}"'),
+        *(("--root-certificates", str(ca)) if ca else ("--insecure",)),
+        *(("--auth-supernode-private-key", str(private)) if private else ()),
+        *(("--trusted-entities", str(trusted)) if trusted else ()),
+        *("--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())),
     ]

@@ -29,13 +29,20 @@ LOOK = 20.0  # seconds between two looks whether a run still lives
 class Loopback:
     """Everything lies below `root`; no process outlives the `with` block.
 
-    sites: their settings by name.  secure: with TLS and keys.  door: the port that sites dial, if not the server's.
+    sites: their settings by name.  secure: with TLS and keys.  warm: as `fedclass site run`, not as a bare
+    SuperNode.  door: the port that sites dial, if not the server's.
     """
 
     def __init__(
-        self, root: Path, sites: Mapping[str, Mapping[str, Any]], *, secure: bool = True, door: int | None = None
+        self,
+        root: Path,
+        sites: Mapping[str, Mapping[str, Any]],
+        *,
+        secure: bool = True,
+        warm: bool = True,
+        door: int | None = None,
     ) -> None:
-        self.root, self.sites, self.secure = root, sites, secure
+        self.root, self.sites, self.secure, self.warm = root, sites, secure, warm
         self.port = free_port()
         self.door = door or self.port
         self.keys: Keys
@@ -91,15 +98,20 @@ class Loopback:
 
     def start_site(self, name: str) -> None:
         file = self.root / f"{name}.toml"
-        settings = {
+        settings: dict[str, Any] = {
             "superlink": f"127.0.0.1:{self.door}",
             "ca": str(self.keys.ca.absolute()),
             "key": str(self.keys.private(name).absolute()),
             "site": {"name": name, **self.sites[name]},
         }
         file.write_text(tomli_w.dumps(settings))
-        words = [sys.executable, "-m", "fedclass", "site", "run", str(file)]
-        self._start(name, words if self.secure else [*words, "--insecure"])
+        words = [sys.executable, "-m", "fedclass", "site", "run", str(file), *([] if self.secure else ["--insecure"])]
+        if not self.warm:
+            config = settings["site"]
+            ca, private = (self.keys.ca, self.keys.private(name)) if self.secure else (None, None)
+            words = commands.supernode(f"127.0.0.1:{self.door}", config=config, ca=ca, private=private)
+            words += ["--port", str(free_port())]
+        self._start(name, words)
 
     def kill(self, name: str) -> None:
         """As the machine's failure would: the process and all that it has started are gone."""

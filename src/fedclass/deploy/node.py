@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import json
 import os
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedclass.deploy.answer import worker
-from fedclass.deploy.commands import QUIET
+from fedclass.deploy.commands import QUIET, supernode
 from fedclass.deploy.loopback import free_port, kill_group
 from fedclass.deploy.settings import SiteSettings
 from fedclass.errors import ConfigError
@@ -89,15 +88,13 @@ def run_node(settings: NodeSettings, *, insecure: bool, say: Callable[[str], Non
 
 
 def _command(settings: NodeSettings, *, insecure: bool) -> list[str]:
-    program = Path(sys.executable).with_name("flower-supernode")
+    ca, private = (None, None) if insecure else (Path(settings.ca), Path(settings.key))
+    trusted = Path(settings.trusted) if settings.trusted else None
+    name, *words = supernode(settings.superlink, config=settings.site, ca=ca, private=private, trusted=trusted)
+    program = Path(sys.executable).with_name(name)
     if not program.exists():
         raise ConfigError(f"{program}: not there; pip install 'fedclass[flower]'")
-    secured = ["--insecure"]
-    if not insecure:
-        secured = ["--root-certificates", settings.ca, "--auth-supernode-private-key", settings.key]
-    trusted = ["--trusted-entities", settings.trusted] if settings.trusted else []
-    config = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.site.items())
-    return [str(program), "--superlink", settings.superlink, *secured, *trusted, "--node-config", config]
+    return [str(program), *words]
 
 
 def _end_with_parent() -> None:
