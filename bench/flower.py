@@ -221,7 +221,7 @@ def main() -> None:
         console.print("Flower's simulation was left out: Ray is not installed")
     else:
         console.print(
-            f"{SIMULATED} clients, the same weights: a round takes {ray['ray_round']:.2f} s in Flower's simulation (Ray), "
+            f"{SIMULATED} clients, the same weights: a round takes {ray['ray_round']:.2f} s in Flower's simulation, "
             f"{ray['processes_round']:.2f} s with --engine processes: "
             f"{ray['ray_round'] / ray['processes_round']:.1f} to 1; "
             f"{ROUNDS} rounds with start-up {ray['ray_total']:.0f} s and {ray['processes_total']:.0f} s"

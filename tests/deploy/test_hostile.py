@@ -116,6 +116,21 @@ def test_a_hostile_update_is_left_out_with_a_reason(federation: Federation, kind
     assert reason in said[0].reason
 
 
+def test_a_site_cannot_answer_for_another(federation: Federation) -> None:
+    """Not even if its answer is looked at first: the other one's own answer still counts."""
+
+    def tamper(message: Message, reply: Message) -> Message:
+        job = header(message).get("job", {})
+        if job.get("client") == 0 and job.get("phase") == "train":
+            reply.content = with_update(client=1)(Frame.from_record(reply.content)).to_record()
+        return reply
+
+    federation.grid.tamper = tamper
+    federation.run(tasks=1)
+    assert [event.clients for event in federation.events(RoundFinished)] == [[1], [1]]
+    assert {event.reason for event in federation.events(UpdateMissing)} == {"site good: answers for client 1"}
+
+
 def test_a_replayed_round_is_rejected(federation: Federation) -> None:
     kept: list[RecordDict] = []
 

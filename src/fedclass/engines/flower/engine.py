@@ -61,8 +61,10 @@ class Flower:
             yield position, self._outcome(jobs[position], answer)
 
     def _outcome(self, job: Job, answer: Announcement | Update | Refused) -> Update | Missing:
-        if isinstance(answer, Update):
+        if isinstance(answer, Update) and answer.client == job.client:
             return answer
+        if isinstance(answer, Update):  # must not pass for another site's
+            return Missing(job.client, f"site {self.site(job.client)}: answers for client {answer.client}")
         reason = answer.reason if isinstance(answer, Refused) else "answered with something else than an update"
         return Missing(job.client, f"site {self.site(job.client)}: {reason}")
 
