@@ -17,6 +17,7 @@ from fedclass.deploy.keep import FederationFolder
 from fedclass.deploy.loopback import Loopback
 from fedclass.deploy.split import split
 from fedclass.deploy.wiretap import Wiretap
+from fedclass.experiment.checkpoint import Checkpoints
 from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment
 from fedclass.runs.events import Event, RoundFinished, RunResumed, UpdateMissing, read_events
@@ -51,6 +52,11 @@ def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 200
         time.sleep(0.1)
 
 
+def checkpoints(out: Path) -> int:
+    """How many have been written: one after each round, and one after each task."""
+    return max(Checkpoints(RunDirectory(out).checkpoints).numbers(), default=0)
+
+
 def rounds_done(out: Path) -> int:
     return len(events(out, RoundFinished)) if RunDirectory(out).events.exists() else 0
 
@@ -81,12 +87,12 @@ def test_the_same_bits_although_server_and_link_are_killed(tiny: Tiny, tmp_path:
     out, root = tmp_path / "there", tmp_path / "flower"
     with Loopback(root, sites) as federation:
         first = federation.submit(app)
-        wait_until(lambda: rounds_done(out) == 1, "the first round")
+        wait_until(lambda: checkpoints(out) >= 1, "the first round")
         (server,) = processes("flwr-serverapp", root)
         os.kill(server, signal.SIGKILL)
         second = federation.submit(app)
         assert federation.status(first) != "finished:completed"
-        wait_until(lambda: rounds_done(out) == 4, "the second task")
+        wait_until(lambda: checkpoints(out) >= 5, "the second task")
         federation.kill("superlink")
         federation.start_link()
         third = federation.submit(app)
