@@ -5,7 +5,7 @@ BIN := .venv/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo demo-flower test check bench clean
+.PHONY: help demo demo-flower test check bench bench-flower clean
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -36,6 +36,10 @@ demo-flower: .venv/ready ## a server and three sites on this machine, with TLS a
 
 bench: .venv/ready ## speed as ratios, up to ten minutes; nothing else should run meanwhile
 	$(BIN)/python bench/speed.py
+
+bench-flower: .venv/ready ## what a deployment costs, some minutes; nothing else should run meanwhile
+	$(BIN)/pip install --quiet --editable '.[simulation]'
+	$(BIN)/python bench/flower.py
 
 clean: ## remove the virtual environment and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

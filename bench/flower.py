@@ -193,7 +193,7 @@ def simulated(root: Path) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, default=Path("bench-flower.json"), help="where the figures go")
+    parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     chosen = parser.parse_args()
     console = Console(width=150)
     with tempfile.TemporaryDirectory() as folder:
@@ -227,7 +227,9 @@ def main() -> None:
             f"{ROUNDS} rounds with start-up {ray['ray_total']:.0f} s and {ray['processes_total']:.0f} s"
         )
     figures = {"rounds": [asdict(r) for r in rounds], "cold": without, "imports": imports, "simulation": ray}
-    chosen.json.write_text(json.dumps(figures, indent=1) + "\n")
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    (chosen.out / "flower.json").write_text(json.dumps(figures, indent=1) + "\n")
+    console.print(f"{chosen.out / 'flower.json'}")
 
 
 if __name__ == "__main__":
