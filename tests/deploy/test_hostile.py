@@ -17,7 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from deploy.test_sites import Federation, header
-from fedclass.deploy.answer import respond, worker
+from fedclass.deploy.answer import answer, respond, site_of, worker
 from fedclass.engines.flower import codec
 from fedclass.engines.flower.frames import Frame
 from fedclass.errors import ClientError
@@ -237,10 +237,10 @@ HOSTILE: dict[str, Callable[[Frame], Frame]] = {
 def test_a_hostile_job_is_refused(asked: tuple[Frame, dict[str, Any]], reason: str) -> None:
     """It may ask for nothing but what wire.py names."""
     frame, config = asked
-    answer = respond(HOSTILE[reason](frame), config)
+    answer = respond(HOSTILE[reason](frame), lambda: site_of(config))
     assert answer.header["answer"] == "refused"
     assert reason in answer.header["reason"]
-    assert respond(frame, config).header["answer"] == "update"  # as it was, it would do
+    assert respond(frame, lambda: site_of(config)).header["answer"] == "update"  # as it was, it would do
 
 
 @pytest.mark.parametrize(
@@ -278,12 +278,10 @@ def test_a_frame_comes_back_as_it_was() -> None:
 
 
 def test_a_warm_worker_gives_the_same_answer(asked: tuple[Frame, dict[str, Any]], tmp_path: Path) -> None:
-    from fedclass.deploy.answer import answer
-
     frame, config = asked
     said: list[str] = []
     cold = answer(frame, config)
-    with worker(config, Path(config["store"]), said.append):
+    with worker(site_of(config), said.append):
         warm = answer(frame, config)
         refused = answer(Frame({"ask": "shell"}), config)
     assert warm == cold

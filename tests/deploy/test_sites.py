@@ -17,7 +17,7 @@ from deploy.memory_grid import MemoryGrid
 from fedclass.deploy.client_app import app as client_app
 from fedclass.deploy.server_app import app as server_app
 from fedclass.engines.flower.frames import Frame
-from fedclass.errors import RoundError
+from fedclass.errors import RoundError, RunError
 from fedclass.runs.events import (
     Event,
     RoundFinished,
@@ -210,6 +210,45 @@ def test_too_few_sites_end_the_wait(federation: Federation) -> None:
     federation.site("north", {"ant": 20})
     with pytest.raises(RoundError, match=r"1 sites with images, and min-sites = 2 are needed"):
         federation.run(wait_seconds=0.3)
+
+
+# Servers come and go.
+
+
+def test_a_server_that_was_replaced_cannot_write(federation: Federation) -> None:
+    """The first one is still waiting for an answer when the second one takes over, and wakes up when that has ended."""
+    for name in ("north", "south"):
+        federation.site(name, {"ant": 20, "bee": 20})
+    run, seen = federation.root / "run", dict[str, bytes]()
+
+    def take_over() -> None:
+        federation.grid.tamper = lambda _, reply: reply
+        federation.run(tasks=1)
+        seen.update({str(path): path.read_bytes() for path in run.rglob("*") if path.is_file()})
+
+    federation.grid.tamper = once(take_over, task=0, phase="train")
+    with pytest.raises(RunError, match="another server has taken over this run"):
+        federation.run(tasks=1)
+    assert {str(path): path.read_bytes() for path in run.rglob("*") if path.is_file()} == seen
+    assert "summary.json" in " ".join(seen)
+    with pytest.raises(RunError, match="this run is finished"):
+        federation.run(tasks=1)
+
+
+def test_a_server_that_begins_again_asks_nothing_twice(federation: Federation) -> None:
+    """Stopped right after the sites were asked: their classes stay as they were announced then."""
+    federation.site("north", {"ant": 20})
+    federation.site("south", {"bee": 20})
+
+    def fail() -> None:
+        federation.hold("south", {"bee": 20, "cat": 20})
+        raise KeyboardInterrupt
+
+    federation.grid.tamper = once(fail, task=0, phase="train")
+    with pytest.raises(KeyboardInterrupt):
+        federation.run()
+    summary = federation.run()
+    assert summary["tasks"] == [2, 1]
 
 
 # Sites come and go.

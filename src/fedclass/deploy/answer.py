@@ -8,10 +8,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedclass.engines.flower.frames import Frame
 from fedclass.errors import ClientError, FedclassError
+
+if TYPE_CHECKING:  # brings PyTorch along
+    from fedclass.deploy.site import Site
 
 SOCKET = "worker.sock"  # in the site's store
 SITES = "FEDCLASS_SITES"  # a folder that `fedclass deploy split` has written, for simulated nodes
@@ -27,7 +30,7 @@ def answer(frame: Frame, node_config: Mapping[str, Any]) -> Frame:
     config = _config(node_config)
     with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
         return _ask_worker(Path(str(config.get("store", ""))).expanduser() / SOCKET, frame)
-    return respond(frame, config)
+    return respond(frame, lambda: site_of(config))
 
 
 def _config(node_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,14 +44,20 @@ def _config(node_config: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-def respond(frame: Frame, config: Mapping[str, Any]) -> Frame:
-    """Do what the frame asks, if it may be asked; a refusal is an answer too."""
+def site_of(config: Mapping[str, Any]) -> "Site":
     from fedclass.deploy.settings import SiteSettings
-    from fedclass.deploy.site import Site, TeacherMissing
+    from fedclass.deploy.site import Site
+
+    return Site(SiteSettings.read(config))
+
+
+def respond(frame: Frame, open_site: "Callable[[], Site]") -> Frame:
+    """Do what the frame asks, if it may be asked; a refusal is an answer too."""
+    from fedclass.deploy.site import TeacherMissing
     from fedclass.engines.flower import codec
 
     try:
-        site = Site(SiteSettings.read(config))
+        site = open_site()
         asked = codec.read_ask(frame)
         if isinstance(asked, codec.AnnouncementAsked):
             return codec.announcement(site.announce(asked.federation, asked.task))
@@ -71,8 +80,9 @@ def _ask_worker(path: Path, frame: Frame) -> Frame:
 
 
 @contextlib.contextmanager
-def worker(config: Mapping[str, Any], store: Path, say: Callable[[str], None]) -> Iterator[None]:
+def worker(site: "Site", say: Callable[[str], None]) -> Iterator[None]:
     """Answer frames that come through a socket in the store, which only its owner can open; say what was asked."""
+    store = site.settings.store
     path = store / SOCKET
     store.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
@@ -80,14 +90,14 @@ def worker(config: Mapping[str, Any], store: Path, say: Callable[[str], None]) -
         door.bind(str(path))
         path.chmod(0o600)
         door.listen()
-        threading.Thread(target=_answer_all, args=(door, config, say), daemon=True).start()
+        threading.Thread(target=_answer_all, args=(door, site, say), daemon=True).start()
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
 
 
-def _answer_all(door: socket.socket, config: Mapping[str, Any], say: Callable[[str], None]) -> None:
+def _answer_all(door: socket.socket, site: "Site", say: Callable[[str], None]) -> None:
     while True:
         line, _ = door.accept()
         with line, contextlib.suppress(ConnectionError):  # whoever asked has gone: nobody wants the answer
@@ -95,7 +105,7 @@ def _answer_all(door: socket.socket, config: Mapping[str, Any], say: Callable[[s
             if asked is None:
                 continue
             began, clock = datetime.now(UTC), time.perf_counter()
-            answer = respond(asked, config)
+            answer = respond(asked, lambda: site)
             spent = time.perf_counter() - clock
             say(f"{began.isoformat(timespec='milliseconds')} {summary(asked, answer)}, {spent:.3f} s")
             _send(line, answer)

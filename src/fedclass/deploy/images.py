@@ -1,4 +1,4 @@
-"""A site's own images: read anew for every job, since they come and go."""
+"""A site's own images, which come and go."""
 
 import hashlib
 from collections.abc import Collection
@@ -56,6 +56,19 @@ class Holdings:
 def digest(pixels: NDArray[np.uint8]) -> str:
     """Identity of an image: its shape and its pixels, whatever file they came from."""
     return hashlib.sha256(repr(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes()).hexdigest()
+
+
+Signature = tuple[tuple[str, int, int], ...]
+
+
+def signature(path: Path) -> Signature:
+    """Names, sizes and times of all files of a site's images: as long as it stays, so do they."""
+    try:
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        stats = [(str(file), file.stat()) for file in files]
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
 
 
 def read_holdings(path: Path, *, holdout: float) -> Holdings:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -30,7 +30,7 @@ class Loopback:
     """Everything lies below `root`; no process outlives the `with` block.
 
     sites: their settings by name.  secure: with TLS and keys.  warm: as `fedclass site run`, not as a bare
-    SuperNode.  door: the port that sites dial, if not the server's.
+    SuperNode.  door: the port that sites dial, if not the server's.  asleep: sites that are started later.
     """
 
     def __init__(
@@ -41,10 +41,12 @@ class Loopback:
         secure: bool = True,
         warm: bool = True,
         door: int | None = None,
+        asleep: Collection[str] = (),
     ) -> None:
         self.root, self.sites, self.secure, self.warm = root, sites, secure, warm
         self.port = free_port()
         self.door = door or self.port
+        self.asleep = asleep
         self.keys: Keys
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -61,7 +63,8 @@ class Loopback:
             for name in self.sites:
                 if self.secure:
                     self.flwr(*commands.register(self.keys, name)[1:])
-                self.start_site(name)
+                if name not in self.asleep:
+                    self.start_site(name)
         except BaseException:
             self.close()
             raise

@@ -17,6 +17,7 @@ from fedclass.deploy.answer import worker
 from fedclass.deploy.commands import QUIET, supernode
 from fedclass.deploy.loopback import free_port, kill_group
 from fedclass.deploy.settings import SiteSettings
+from fedclass.deploy.site import Site
 from fedclass.errors import ConfigError
 from fedclass.experiment.config import read_table
 
@@ -75,7 +76,7 @@ def run_node(settings: NodeSettings, *, insecure: bool, say: Callable[[str], Non
     words = _command(settings, insecure=insecure)
     if insecure:
         say("warning: plain text; whoever is on the way can read and change what is sent")
-    with worker(settings.site, site.store, say):
+    with worker(Site(site), say):
         say(f"site {site.name}: images in {site.data}, state in {site.store}, server {settings.superlink}")
         ends = 0
         while True:

@@ -17,7 +17,7 @@ from fedclass.data.images import ImageSet, Split
 from fedclass.data.memory import Exemplars
 from fedclass.data.partition import Index
 from fedclass.deploy.check import Accepted, Refused, accept, check_federation
-from fedclass.deploy.images import Holdings, read_holdings
+from fedclass.deploy.images import Holdings, Signature, read_holdings, signature
 from fedclass.deploy.keep import Entry, FederationFolder, KeptState, today
 from fedclass.deploy.settings import SiteSettings
 from fedclass.errors import ClientError
@@ -69,10 +69,11 @@ class SiteStore:
 
 
 class Site:
-    """Holds nothing between two calls: images are in `settings.data`, all state is in `settings.store`."""
+    """Images are in `settings.data`, all state is in `settings.store`; a new Site goes on where another one was."""
 
     def __init__(self, settings: SiteSettings) -> None:
         self.settings = settings
+        self._read: tuple[Signature, Holdings] | None = None  # the images, as long as their files do not change
 
     def announce(self, federation: str, task: int) -> Announcement:
         """What this site holds, as far as its owner lets it be told. Classes that were forgotten are not told."""
@@ -113,7 +114,10 @@ class Site:
         return FederationFolder(self.settings.store / federation)
 
     def _holdings(self) -> Holdings:
-        return read_holdings(self.settings.data, holdout=self.settings.holdout)
+        files = signature(self.settings.data)
+        if self._read is None or self._read[0] != files:
+            self._read = files, read_holdings(self.settings.data, holdout=self.settings.holdout)
+        return self._read[1]
 
     def _told(self, labels: Iterable[str]) -> dict[str, int | None]:
         """Sorted by name, so that the order tells nothing either."""
