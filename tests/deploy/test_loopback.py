@@ -93,7 +93,7 @@ def test_the_same_bits_although_server_and_link_are_killed(tiny: Tiny, tmp_path:
         second = federation.submit(app)
         assert federation.status(first) != "finished:completed"
         wait_until(lambda: checkpoints(out) >= 5, "the second task")
-        os.kill(federation.processes["superlink"].pid, signal.SIGKILL)  # its ServerApp lives on for a while
+        federation.kill("superlink", alone=True)  # its ServerApp lives on for a while
         federation.start_link()
         third = federation.submit(app)
         federation.follow(third, out, lambda _: None)

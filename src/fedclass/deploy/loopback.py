@@ -116,9 +116,14 @@ class Loopback:
             words += ["--port", str(free_port())]
         self._start(name, words)
 
-    def kill(self, name: str) -> None:
-        """As the machine's failure would: the process and all that it has started are gone."""
-        kill_group(self.processes.pop(name))
+    def kill(self, name: str, *, alone: bool = False) -> None:
+        """As the machine's failure would: the process and all that it has started are gone; or it alone."""
+        process = self.processes.pop(name)
+        if alone:
+            process.kill()
+            process.wait()
+        else:
+            kill_group(process)
 
     def flwr(self, *words: str) -> str:
         done = subprocess.run(
@@ -131,6 +136,8 @@ class Loopback:
     def submit(self, app: Path) -> str:
         """Start a run of an app folder; returns Flower's number of it."""
         started = json.loads(self.flwr("run", str(app), commands.CONNECTION, "--format", "json"))
+        if "run-id" not in started:
+            raise RunError(f"{app}: Flower has not started it ({started})")
         return str(started["run-id"])
 
     def status(self, run: str) -> str:
