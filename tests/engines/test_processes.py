@@ -96,11 +96,15 @@ def test_a_worker_killed_at_work_is_replaced_and_its_job_done_again(tiny: Tiny) 
     assert all(map(same, again, wanted))
 
 
-def test_a_worker_killed_with_a_second_job_in_its_hands_loses_neither(tiny: Tiny) -> None:
-    setup = prepare(tiny("partition.clients=24", method="fedclass"))
+def test_a_worker_killed_with_a_second_job_in_its_hands_loses_neither(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedclass.engines.processes.SHORT", 60)  # however busy this machine is
+    setup = prepare(tiny("partition.clients=24", "memory.per_client=2", method="fedclass"))
     wanted = list(InProcess(setup.client(MemoryStore())).run(jobs(setup)))
     found, killed = [], 0
     with Processes(Shared(setup), MemoryStore(), workers=2) as pool:
+        assert all(map(same, pool.run(jobs(setup)), wanted))  # both have started, and their jobs are known to be short
         for update in pool.run(jobs(setup)):
             found.append(update)
             full = [worker for worker in pool._workers if len(worker.positions) == 2]
@@ -108,8 +112,8 @@ def test_a_worker_killed_with_a_second_job_in_its_hands_loses_neither(tiny: Tiny
                 full[0].process.kill()
                 killed += 1
     assert killed, "no worker had two jobs"
-    assert all(map(same, found, wanted))
     assert len(found) == 24
+    assert all(map(same, found, wanted))
 
 
 def test_an_idle_worker_that_was_killed_is_replaced_too(tiny: Tiny) -> None:
