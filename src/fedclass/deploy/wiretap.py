@@ -9,7 +9,7 @@ from typing import Self
 
 
 class Wiretap:
-    """Connections to `port` go on to `target`, to be set before the first one comes.
+    """Connections to `port` go on to `target`, to be set before the first one comes; who comes too early is let go.
 
     up, down: bytes from and to those who connect.  sent: what they have sent, if it is kept.
     """
@@ -21,7 +21,7 @@ class Wiretap:
 
         class Door(socketserver.BaseRequestHandler):
             def handle(self) -> None:
-                with socket.create_connection(("127.0.0.1", tap.target)) as there:
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", tap.target)) as there:
                     back = threading.Thread(target=tap._pass_on, args=(there, self.request, False), daemon=True)
                     back.start()
                     tap._pass_on(self.request, there, True)

@@ -15,6 +15,7 @@ from fedclass.errors import ClientError
 from fedclass.wire import Announcement, Update
 
 Key = TypeVar("Key", bound=Hashable)
+SPARE = 10.0  # seconds that a message outlives its deadline, so that it is we who say that it is over
 MOST_REASON = 500  # characters of what a node says went wrong
 
 
@@ -47,7 +48,7 @@ class Line:
         """Answers as they come; in place of one that does not, the reason why."""
         sent: dict[str, Key] = {}
         for key, question in questions.items():
-            message = Message(question.frame.to_record(), question.node, question.kind, ttl=max(seconds, 1.0))
+            message = Message(question.frame.to_record(), question.node, question.kind, ttl=seconds + SPARE)
             (number,) = self.grid.push_messages([message])
             if number:
                 sent[number] = key
