@@ -259,7 +259,7 @@ def test_warnings(made, told):
     assert "Task 1 was not trained again but taken from a run that had done the same (0123456789ab)" not in page.text
     assert "Stopped, and resumed before task 1, round 2, on a machine or versions that differ" in page.text
     assert "1 update of 1 client left out" in page.text
-    assert page.table("Rejected updates")[1:] == [["run", "1", "1", "2", "NaN in head.weight"]]
+    assert page.table("Rejected and missing updates")[1:] == [["run", "1", "1", "2", "NaN in head.weight"]]
 
 
 def test_a_reused_task_and_rejections_at_its_end(made, told):
@@ -267,7 +267,7 @@ def test_a_reused_task_and_rejections_at_its_end(made, told):
     end = [UpdateRejected(task=1, round=2, client=c, reason="too large") for c in (0, 1)]
     page = page_of(made(events=[start, TaskReused(task=0, key="0123456789abcdef"), *rest[:-1], *end, rest[-1]]))
     assert "Task 1 was not trained again but taken from a run that had done the same (0123456789ab)" in page.text
-    assert page.table("Rejected updates")[1:] == [["run", "2", "end", c, "too large"] for c in "01"]
+    assert page.table("Rejected and missing updates")[1:] == [["run", "2", "end", c, "too large"] for c in "01"]
     assert "2 times: too large" in page.text
     assert [row[-1] for row in page.table("Clients")[1:]] == ["1", "1", "0"]
 

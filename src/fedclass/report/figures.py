@@ -219,7 +219,8 @@ def clients(run: History) -> Chart | None:
     rounds, losses = [record.rounds for record in run.clients], [loss for _, loss in part]
     rows = tuple(
         (
-            *(str(n) for n in (record.client, record.images, record.classes, record.rounds)),
+            run.started.name_of(record.client),
+            *(str(n) for n in (record.images, record.classes, record.rounds)),
             _figure(record.loss, 3),
             str(record.rejected),
         )
@@ -256,7 +257,7 @@ def partition(run: History) -> Chart:
     else:
         figure = plots.heat_map(
             counts.astype(float),
-            [str(client) for client in range(len(counts))],
+            [start.name_of(client) for client in range(len(counts))],
             start.classes,
             x_label="class",
             y_label="client",
@@ -276,7 +277,7 @@ def partition(run: History) -> Chart:
         numbers=Table(
             "Training images per client and task",
             ("client", *(f"task {t + 1}" for t in range(len(start.tasks))), "all"),
-            tuple((str(c), *map(str, row), str(sum(row))) for c, row in enumerate(per_task)),
+            tuple((start.name_of(c), *map(str, row), str(sum(row))) for c, row in enumerate(per_task)),
             (),
         ),
     )

@@ -153,7 +153,8 @@ def _tiles(run: History) -> list[Tile]:
 def _about_clients(runs: Sequence[History]) -> list[Chart]:
     first = runs[0]
     chart = figures.clients(first) if len(runs) == 1 else None
-    return [figures.partition(first), *([chart] if chart else [])]
+    partition = [figures.partition(first)] if first.started.classes else []  # sites may not have told yet
+    return [*partition, *([chart] if chart else [])]
 
 
 def _notes(runs: Sequence[History], called: dict[Path, str]) -> list[str]:
@@ -187,6 +188,8 @@ def remarks(run: History) -> list[str]:
             f"{len(run.rejected)} update{'s' if len(run.rejected) > 1 else ''} of {clients} "
             f"client{'s' if clients > 1 else ''} left out: see the table of rejected updates."
         )
+    if run.missing:
+        found.append(f"{len(run.missing)} times a client did not answer: see the table of missing updates.")
     for event in run.resumed:
         other = "" if event.machine == run.started.machine else ", on a machine or versions that differ: bits may too"
         found.append(f"Stopped, and resumed before task {event.task + 1}, round {event.round + 1}{other}.")
@@ -199,18 +202,20 @@ def remarks(run: History) -> list[str]:
 
 
 def _rejected(runs: Sequence[History], called: dict[Path, str]) -> list[Table]:
-    found = [(run, event) for run in runs for event in run.rejected]
+    found = [(run, event) for run in runs for event in [*run.rejected, *run.missing]]
     if not found:
         return []
     rows = [
-        (called[run.path], str(e.task + 1), _round(run, e.round), str(e.client), e.reason)
+        (called[run.path], str(e.task + 1), _round(run, e.round), run.started.name_of(e.client), e.reason)
         for run, e in found[:MOST_REJECTED]
     ]
     reasons = Counter(event.reason for _, event in found).most_common(5)
     notes = [f"{count} times: {reason}" for reason, count in reasons]
     if len(found) > MOST_REJECTED:
         notes.append(f"The first {MOST_REJECTED} of {len(found)}; events.jsonl has all of them.")
-    return [Table("Rejected updates", ("run", "task", "round", "client", "reason"), tuple(rows), tuple(notes))]
+    return [
+        Table("Rejected and missing updates", ("run", "task", "round", "client", "reason"), tuple(rows), tuple(notes))
+    ]
 
 
 def _round(run: History, round: int) -> str:

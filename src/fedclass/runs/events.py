@@ -34,6 +34,10 @@ class RunStarted:
     def clients(self) -> int:
         return len(self.counts)
 
+    def name_of(self, client: int) -> str:
+        """The client's site, if it has one, or its number."""
+        return self.sites[client] if client < len(self.sites) else str(client)
+
     def knowing(self, event: "SitesKnown") -> "RunStarted":
         """What would have been told at the start, had it been known then."""
         known = {name: getattr(event, name) for name in ("sites", "classes", "tasks", "counts", "exemplars")}
