@@ -82,6 +82,11 @@ class History:
         return f"{self.started.method} ({self.started.variant})"
 
     @property
+    def left_out(self) -> list[UpdateRejected | UpdateMissing]:
+        """Updates that were asked for and are in no mean."""
+        return [*self.rejected, *self.missing]
+
+    @property
     def rounds_planned(self) -> int:
         return self.started.rounds * len(self.started.tasks)
 

@@ -202,7 +202,7 @@ def remarks(run: History) -> list[str]:
 
 
 def _rejected(runs: Sequence[History], called: dict[Path, str]) -> list[Table]:
-    found = [(run, event) for run in runs for event in [*run.rejected, *run.missing]]
+    found = [(run, event) for run in runs for event in run.left_out]
     if not found:
         return []
     rows = [
