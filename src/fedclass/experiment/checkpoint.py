@@ -133,7 +133,7 @@ class Checkpoints:
             reached=frozenset(content["reached"]),
             totals=Totals(**content["totals"]),
             before_task=Totals(**content["before_task"]),
-            registry=content["registry"],
+            registry=content.get("registry", {}),  # older ones have none
         )
         return Checkpoint(state, _clients_from_tensors(clients), content["events"], content["made_with"])
 

@@ -384,7 +384,7 @@ class Run:
         if any(not total[first:end].any() for first, end in pairwise(accumulate(self.stream.task_sizes, initial=0))):
             raise RoundError(
                 f"task {task + 1}: no site that answered holds out images of the classes of one of the tasks, and the "
-                "model cannot be tested; run again once such a site is there, or give the server test images"
+                "model cannot be tested; run again once a site with such images is there (five of a class are enough)"
             )
         untested = [name for name, images in zip(self.stream.classes, total.sum(axis=1), strict=True) if not images]
         if untested:
