@@ -99,7 +99,7 @@ def _held_out(digests: Sequence[str], labels: NDArray[np.int64], share: float) -
     for label in np.unique(labels):
         of_class = np.flatnonzero(labels == label)
         if len(of_class) >= FEW and held[of_class].sum() < LEAST:
-            held[sorted(of_class, key=lambda at: digests[at])[:LEAST]] = True
+            held[sorted(of_class.tolist(), key=lambda at: digests[at])[:LEAST]] = True
     return held
 
 
