@@ -20,7 +20,16 @@ from fedclass.experiment.checkpoint import Checkpoints, GlobalModel, State, Tota
 from fedclass.experiment.compare import run_all, run_one
 from fedclass.experiment.config import Experiment, load
 from fedclass.federation.store import ClientState
-from fedclass.runs.events import Event, RoundFinished, RunResumed, RunStarted, TaskFinished, Warned, read_events
+from fedclass.runs.events import (
+    Event,
+    RoundFinished,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    TaskFinished,
+    Warned,
+    read_events,
+)
 from fedclass.runs.layout import RunDirectory
 
 Tiny = Callable[..., Experiment]
@@ -294,6 +303,22 @@ def test_several_experiments_go_on_together(tiny: Tiny, tmp_path: Path) -> None:
         assert outcome(root) == outcome(tmp_path / f"alone {number}")
         assert sum(isinstance(event, TaskFinished) for event in heard[number]) == 2
     assert any(isinstance(event, RunResumed) for event in heard[1])
+
+
+def test_a_run_of_several_that_cannot_write_its_summary_is_a_failure_like_any_other(tiny: Tiny, tmp_path: Path) -> None:
+    """Its last event was heard, but it is not finished."""
+    experiment = tiny(method="fedavg")
+    stopped_after(experiment, tmp_path / "a", 4)
+    (tmp_path / "a" / "summary.json.part").mkdir()
+    heard: list[int] = []
+    failures = run_all(
+        [(experiment, tmp_path / "a"), (tiny(method="fedwa"), tmp_path / "b")],
+        workers=1,
+        listen=lambda number, event: heard.append(number) if isinstance(event, RunFinished) else None,
+    )
+    assert heard == [0, 1]
+    assert "cannot go on" in str(failures.pop(0))
+    assert not failures
 
 
 def test_a_checkpoint_keeps_every_field(tmp_path: Path) -> None:
