@@ -258,7 +258,11 @@ class Run:
         finished = State(task=task + 1, last=GlobalModel(weights, extras), confusions=[*state.confusions, counts])
         finished = self._kept(finished)
         if self.done is not None and self.store is not None:
-            self.done.add(self.setup, finished, self.store.states, self.directory.events)
+            try:
+                self.done.add(self.setup, finished, self.store.states, self.directory.events)
+            except OSError as error:  # a full disk, or a folder that others own: this run does not need it
+                message = f"task {task + 1} cannot be kept for later runs ({error}); --no-reuse does not try to"
+                self.tell(Warned(message=message))
         return finished
 
     def _new_classes(self, task: int) -> list[str]:
