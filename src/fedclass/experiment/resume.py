@@ -60,7 +60,7 @@ def check_config(directory: RunDirectory, config: Mapping[str, Any]) -> None:
     if differing:
         raise RunError(
             f"{directory.root}: was begun with another configuration; it differs in {differing}. Leave these out to go "
-            "on, or choose another --out"
+            "on, or begin another run"
         )
 
 

@@ -108,7 +108,7 @@ class TaskStore:
 
     def entries(self) -> Iterator[Entry]:
         """What is there, oldest first; damaged ones have nothing to say of themselves."""
-        folders = [path for path in self.folder.glob("*") if path.is_dir()]
+        folders = [path for path in self.folder.glob("*") if path.is_dir() and path.suffix != ".part"]
         for folder in sorted(folders, key=lambda path: path.stat().st_mtime):
             size = sum(path.stat().st_size for path in folder.iterdir())
             try:
