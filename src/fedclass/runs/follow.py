@@ -12,7 +12,7 @@ from fedclass.runs.layout import RunDirectory
 def runs_at(folder: Path) -> list[Path]:
     """`folder`, if it is a run directory, or else the run directories in it, at any depth.
 
-    An empty folder right in it is a run that has yet to begin: `fedclass compare` makes the folders of all its runs first.
+    An empty folder right in it has yet to become one: `fedclass compare` makes the folders of all its runs first.
     """
     try:
         if _is_run(folder):
