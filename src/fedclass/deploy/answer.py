@@ -95,11 +95,15 @@ def worker(site: "Site", say: Callable[[str], None]) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)
+            door.shutdown(socket.SHUT_RDWR)  # wakes the thread, which ends
 
 
 def _answer_all(door: socket.socket, site: "Site", say: Callable[[str], None]) -> None:
     while True:
-        line, _ = door.accept()
+        try:
+            line, _ = door.accept()
+        except OSError:  # the door is closed
+            return
         with line, contextlib.suppress(ConnectionError):  # whoever asked has gone: nobody wants the answer
             asked = _receive(line)
             if asked is None:
