@@ -4,8 +4,8 @@ import ipaddress
 import os
 import subprocess
 import sys
-import tomllib
 import time
+import tomllib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
