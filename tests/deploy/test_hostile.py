@@ -162,6 +162,25 @@ def test_a_name_belongs_to_the_node_that_used_it_first(federation: Federation) -
     assert all(message.metadata.dst_node_id != 999 or "job" not in header(message) for message in federation.grid.sent)
 
 
+def test_a_name_belongs_to_its_node_also_if_the_server_begins_again(federation: Federation) -> None:
+    """Whoever it meets before it has read its checkpoint."""
+
+    def stop(message: Message, reply: Message) -> Message:
+        if header(message).get("job", {}).get("round") == 1:
+            raise RuntimeError("power cut")
+        return reply
+
+    federation.grid.tamper = stop
+    with pytest.raises(RuntimeError, match="power cut"):
+        federation.run(tasks=1)
+    federation.grid.tamper = lambda _, reply: reply
+    federation.grid.nodes[7] = {**federation.grid.nodes[100], "store": str(federation.root / "impostor")}
+    federation.grid.sent.clear()
+    federation.run(tasks=1)
+    asked = {message.metadata.dst_node_id for message in federation.grid.sent if "job" in header(message)}
+    assert asked == {100, 101}
+
+
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
@@ -170,10 +189,18 @@ def test_a_name_belongs_to_the_node_that_used_it_first(federation: Federation) -
         ({"classes": {"ant": -5}, "fresh": {}}, "impossible class name or count"),
         ({"classes": {"": 5}, "fresh": {}}, "impossible class name or count"),
         ({"classes": "all"}, "classes"),
+        ({"classes": {"ant": 2**80}, "fresh": {"ant": 2**80}}, "impossible class name or count"),
+        ({"classes": {"\x1b[2J": 5}, "fresh": {}}, "impossible class name or count"),
+        ({"classes": {"\ud800": 5}, "fresh": {}}, "impossible class name or count"),
+        ({"image": [-8, 8, 3]}, "images of an impossible size"),
+        ({"image": [8, 8, 7]}, "images of an impossible size"),
+        ({"image": [10**6, 10**6, 3]}, "images of an impossible size"),
+        ({"machine": {"python": "3" * 2000}}, "too much about its machine"),
     ],
 )
 def test_a_hostile_announcement_keeps_a_site_out(federation: Federation, said: dict[str, Any], reason: str) -> None:
     federation.site("third", {"ant": 20})
+    federation.grid.nodes[101]["name"] = "a-hostile"  # the first by name, and the size of images is the first one's
 
     def tamper(message: Message, reply: Message) -> Message:
         if header(message)["ask"] == "announcement" and message.metadata.dst_node_id == 101:
@@ -250,6 +277,7 @@ def test_a_hostile_job_is_refused(asked: tuple[Frame, dict[str, Any]], reason: s
         RecordDict({"fedclass": ConfigRecord({"json": "{}"})}),
         RecordDict({"fedclass": ConfigRecord({"json": "{"}), "tensors": ArrayRecord()}),
         RecordDict({"fedclass": ConfigRecord({"json": "[1]"}), "tensors": ArrayRecord()}),
+        RecordDict({"fedclass": ConfigRecord({"json": "[" * 100_000}), "tensors": ArrayRecord()}),
         RecordDict({"fedclass": ConfigRecord({"json": "{}", "x": 1}), "tensors": ArrayRecord()}),
         RecordDict({"fedclass": MetricRecord({"x": 1}), "tensors": ArrayRecord()}),
     ],

@@ -62,7 +62,7 @@ class SitesCourse:
             table = dict(registry)
             self.image = tuple(table.pop("image"))
             self.known = Registry.read(table)
-            self.roster.pins.update(self.known.nodes)
+            self.roster.restore(self.known.nodes)
 
     # Before the run, and between tasks.
 
