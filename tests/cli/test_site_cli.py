@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,15 @@ def test_show_says_what_is_kept_since_when(site: Site) -> None:
     assert "federation trial, site ward-7" in shown
     assert "images that came with each task: task 1: 12" in shown
     assert "2 federations in" in shown.replace("\n", " ")
+
+
+def test_names_of_classes_are_shown_as_they_are(site: Site) -> None:
+    folder = FederationFolder(site.settings.store / "trial")
+    kept = folder.state(1)
+    odd = "[red]mole [b] \\"
+    ledger = tuple(replace(entry, label=odd) if entry.label == "0" else entry for entry in kept.ledger)
+    folder.save_state(replace(kept, classes=(odd, "1"), ledger=ledger))
+    assert f"  {odd}  " in call("site", "show", "--store", site.settings.store)
 
 
 def test_what_is_forgotten_is_gone_and_stays_away(site: Site, setup: Setup) -> None:

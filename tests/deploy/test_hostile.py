@@ -1,5 +1,6 @@
 """Neither side believes the other: hostile updates are rejected by the server, hostile jobs by the site."""
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -17,7 +18,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from deploy.test_sites import Federation, header
-from fedclass.deploy.answer import answer, respond, site_of, worker
+from fedclass.deploy.answer import SOCKET, answer, respond, site_of, worker
+from fedclass.deploy.settings import FILE_NAME
 from fedclass.engines.flower import codec
 from fedclass.engines.flower.frames import Frame
 from fedclass.errors import ClientError
@@ -162,6 +164,25 @@ def test_a_name_belongs_to_the_node_that_used_it_first(federation: Federation) -
     assert all(message.metadata.dst_node_id != 999 or "job" not in header(message) for message in federation.grid.sent)
 
 
+def test_a_name_belongs_to_its_node_also_if_the_server_begins_again(federation: Federation) -> None:
+    """Whoever it meets before it has read its checkpoint."""
+
+    def stop(message: Message, reply: Message) -> Message:
+        if header(message).get("job", {}).get("round") == 1:
+            raise RuntimeError("power cut")
+        return reply
+
+    federation.grid.tamper = stop
+    with pytest.raises(RuntimeError, match="power cut"):
+        federation.run(tasks=1)
+    federation.grid.tamper = lambda _, reply: reply
+    federation.grid.nodes[7] = {**federation.grid.nodes[100], "store": str(federation.root / "impostor")}
+    federation.grid.sent.clear()
+    federation.run(tasks=1)
+    asked = {message.metadata.dst_node_id for message in federation.grid.sent if "job" in header(message)}
+    assert asked == {100, 101}
+
+
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
@@ -170,10 +191,18 @@ def test_a_name_belongs_to_the_node_that_used_it_first(federation: Federation) -
         ({"classes": {"ant": -5}, "fresh": {}}, "impossible class name or count"),
         ({"classes": {"": 5}, "fresh": {}}, "impossible class name or count"),
         ({"classes": "all"}, "classes"),
+        ({"classes": {"ant": 2**80}, "fresh": {"ant": 2**80}}, "impossible class name or count"),
+        ({"classes": {"\x1b[2J": 5}, "fresh": {}}, "impossible class name or count"),
+        ({"classes": {"\ud800": 5}, "fresh": {}}, "impossible class name or count"),
+        ({"image": [-8, 8, 3]}, "images of an impossible size"),
+        ({"image": [8, 8, 7]}, "images of an impossible size"),
+        ({"image": [10**6, 10**6, 3]}, "images of an impossible size"),
+        ({"machine": {"python": "3" * 2000}}, "too much about its machine"),
     ],
 )
 def test_a_hostile_announcement_keeps_a_site_out(federation: Federation, said: dict[str, Any], reason: str) -> None:
     federation.site("third", {"ant": 20})
+    federation.grid.nodes[101]["name"] = "a-hostile"  # the first by name, and the size of images is the first one's
 
     def tamper(message: Message, reply: Message) -> Message:
         if header(message)["ask"] == "announcement" and message.metadata.dst_node_id == 101:
@@ -250,6 +279,7 @@ def test_a_hostile_job_is_refused(asked: tuple[Frame, dict[str, Any]], reason: s
         RecordDict({"fedclass": ConfigRecord({"json": "{}"})}),
         RecordDict({"fedclass": ConfigRecord({"json": "{"}), "tensors": ArrayRecord()}),
         RecordDict({"fedclass": ConfigRecord({"json": "[1]"}), "tensors": ArrayRecord()}),
+        RecordDict({"fedclass": ConfigRecord({"json": "[" * 100_000}), "tensors": ArrayRecord()}),
         RecordDict({"fedclass": ConfigRecord({"json": "{}", "x": 1}), "tensors": ArrayRecord()}),
         RecordDict({"fedclass": MetricRecord({"x": 1}), "tensors": ArrayRecord()}),
     ],
@@ -290,3 +320,83 @@ def test_a_warm_worker_gives_the_same_answer(asked: tuple[Frame, dict[str, Any]]
     assert "refused, asks for 'shell'" in said[1]
     assert answer(frame, config) == cold  # once the worker is gone
     assert np.array_equal(list(tmp_path.rglob("*.sock")), [])
+
+
+def failing(error: Exception) -> Callable[..., Any]:
+    def fail(*_: object) -> Any:
+        raise error
+
+    return fail
+
+
+def test_a_worker_outlives_whatever_goes_wrong(
+    asked: tuple[Frame, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If its thread ended, all who ask would wait for ever."""
+    frame, config = asked
+    said: list[str] = []
+    site = site_of(config)
+    with worker(site, said.append):
+        with monkeypatch.context() as broken:
+            broken.setattr(site, "run", failing(ZeroDivisionError("ward 7")))
+            reason = answer(frame, config).header["reason"]
+        assert reason == "failed (ZeroDivisionError); its own log says why"
+        assert "ward 7" in said[0]
+        with monkeypatch.context() as broken:
+            broken.setattr("fedclass.deploy.answer.summary", failing(ValueError("no summary")))
+            with pytest.raises(ClientError, match="worker ended while it was asked"):
+                answer(frame, config)
+        assert answer(frame, config).header["answer"] == "update"
+
+
+def test_a_loss_that_is_no_number_is_said(asked: tuple[Frame, dict[str, Any]]) -> None:
+    frame, config = asked
+    wild = recipe(frame, "train", learning_rate=1e30, local_epochs=3)
+    with worker(site_of(config), lambda _: None):
+        for _ in range(2):
+            assert "train.learning_rate may be too high" in answer(wild, config).header["reason"]
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_names_of_files_stay_at_the_site(
+    asked: tuple[Frame, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str], warm: bool
+) -> None:
+    frame, config = asked
+    bad = tmp_path / "photos" / "ant" / "jane-doe-1970.png"
+    bad.parent.mkdir(parents=True)
+    bad.write_bytes(b"no image")
+    config = {**config, "data": str(tmp_path / "photos")}
+    said: list[str] = []
+    with worker(site_of(config), said.append) if warm else contextlib.nullcontext():
+        refused = answer(frame, config)
+    assert refused.header == {
+        "answer": "refused",
+        "reason": "cannot use its images; its own log says why",
+        "teacher": False,
+    }
+    assert "jane-doe-1970.png" in (said[0] if warm else capsys.readouterr().err)
+
+
+def test_the_server_cannot_write_into_a_sites_log(asked: tuple[Frame, dict[str, Any]]) -> None:
+    frame, config = asked
+    said: list[str] = []
+    with worker(site_of(config), said.append):
+        answer(changed(frame, "job", phase="train\n\x1b[2Jall is well" + 10_000 * "!"), config)
+    (line,) = said
+    assert line.isprintable()
+    assert len(line) < 3000
+
+
+def test_a_federation_cannot_take_the_place_of_the_workers_door() -> None:
+    assert not FILE_NAME.fullmatch(SOCKET)
+
+
+def test_a_store_whose_name_is_too_long_for_a_socket_works_without(
+    asked: tuple[Frame, dict[str, Any]], tmp_path: Path
+) -> None:
+    frame, config = asked
+    config = {**config, "store": str(tmp_path / ("long" * 25))}
+    said: list[str] = []
+    with worker(site_of(config), said.append):
+        assert answer(frame, config).header["answer"] == "update"
+    assert "too long a name for a socket" in said[0]

@@ -167,10 +167,38 @@ def test_a_task_waits_for_its_time(federation: Federation, rule: str) -> None:
     federation.run(next_task=rule, new_classes=2)
     (_, second) = federation.events(TaskStarted)
     assert second.new_classes == (["cat", "dog"] if rule == "classes" else ["cat"])
-    (waits,) = federation.events(Warned)
-    assert "task 2 waits for" in waits.message
+    nothing, something = (warned.message for warned in federation.events(Warned))
+    what = "2 new classes" if rule == "classes" else f"`fedclass deploy next {run}`"
+    assert nothing == f"task 2 waits for {what} (no new class is there yet)"
+    assert something == f"task 2 waits for {what} (new there: 'cat')"
     assert len(asked) >= 10
     assert not (run / "next-task").exists()
+
+
+def test_what_a_task_waits_for_is_said(federation: Federation) -> None:
+    """The operator has given the word already; a site is away, then comes back, then brings a class."""
+    federation.site("north", {"ant": 20, "bee": 20})
+    away = federation.site("south", {"ant": 20, "bee": 20})
+    asked = []
+
+    def tamper(message: Message, reply: Message) -> Message:
+        if header(message).get("job", {}).get("phase") == "evaluate" and not asked:
+            (federation.root / "run" / "next-task").touch()
+            federation.grid.away.add(away)
+        if header(message)["ask"] == "announcement" and header(message)["task"] == 1:
+            asked.append(message)
+            if len(asked) == 2:
+                federation.grid.away.clear()
+            if len(asked) == 6:
+                federation.hold("south", {"ant": 20, "bee": 20, "dog": 20})
+        return reply
+
+    federation.grid.tamper = tamper
+    federation.run(next_task="word", min_sites=2)
+    assert [warned.message for warned in federation.events(Warned)] == [
+        "task 2 waits for sites: 1 with images are there, and min-sites = 2 are needed",
+        "task 2 waits for a new class (no new class is there yet)",
+    ]
 
 
 def test_the_operator_may_end_the_run(federation: Federation) -> None:

@@ -46,8 +46,6 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON; tasks then count from 0.")] = False,
 ) -> None:
     """Which images are kept of which class, since when, and what was deleted at the owner's wish."""
-    from rich.markup import escape
-
     from fedclass.cli.display import console, print_table
     from fedclass.report.tables import Table
 
@@ -63,15 +61,14 @@ def show(
             for gone in federation["forgotten"]
         ]
         rows = [
-            (escape(kept["class"]), str(kept["count"]), str(kept["task"] + 1), kept["date"])
-            for kept in federation["exemplars"]
+            (kept["class"], str(kept["count"]), str(kept["task"] + 1), kept["date"]) for kept in federation["exemplars"]
         ]
         print_table(
             Table(
                 title=f"federation {federation['federation']}, site {federation['site']}",
                 columns=("class", "exemplars", "since task", "since"),
                 rows=tuple(rows),
-                notes=tuple(map(escape, notes)),
+                notes=tuple(notes),
             )
         )
     console.print(f"{len(found)} federations in {store}", highlight=False, markup=False)

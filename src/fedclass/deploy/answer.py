@@ -3,22 +3,26 @@
 import contextlib
 import os
 import socket
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedclass.engines.flower.frames import Frame
-from fedclass.errors import ClientError, FedclassError
+from fedclass.errors import ClientError, DataError, FedclassError
 
 if TYPE_CHECKING:  # brings PyTorch along
     from fedclass.deploy.site import Site
 
-SOCKET = "worker.sock"  # in the site's store
+SOCKET = ".worker.sock"  # in the site's store; no federation is called so
 SITES = "FEDCLASS_SITES"  # a folder that `fedclass deploy split` has written, for simulated nodes
+LONGEST_SOCKET = 103  # bytes of a path that a socket can have, on Linux and macOS
 CHUNK = 1 << 20
+LONGEST_LINE = 2000  # characters of a site's log, where the server's words are quoted
 
 
 def answer(frame: Frame, node_config: Mapping[str, Any]) -> Frame:
@@ -28,8 +32,10 @@ def answer(frame: Frame, node_config: Mapping[str, Any]) -> Frame:
     the images anew for every message.
     """
     config = _config(node_config)
-    with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
-        return _ask_worker(Path(str(config.get("store", ""))).expanduser() / SOCKET, frame)
+    path = Path(str(config.get("store", ""))).expanduser() / SOCKET
+    if _fits(path):
+        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+            return _ask_worker(path, frame)
     return respond(frame, lambda: site_of(config))
 
 
@@ -51,8 +57,15 @@ def site_of(config: Mapping[str, Any]) -> "Site":
     return Site(SiteSettings.read(config))
 
 
-def respond(frame: Frame, open_site: "Callable[[], Site]") -> Frame:
-    """Do what the frame asks, if it may be asked; a refusal is an answer too."""
+def _to_log(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def respond(frame: Frame, open_site: "Callable[[], Site]", say: Callable[[str], None] = _to_log) -> Frame:
+    """Do what the frame asks, if it may be asked; a refusal is an answer too.
+
+    What is wrong with the site's images is said here and not to the server: it would name files.
+    """
     from fedclass.deploy.site import TeacherMissing
     from fedclass.engines.flower import codec
 
@@ -62,11 +75,21 @@ def respond(frame: Frame, open_site: "Callable[[], Site]") -> Frame:
         if isinstance(asked, codec.AnnouncementAsked):
             return codec.announcement(site.announce(asked.federation, asked.task))
         return codec.update(site.run(*asked))
+    except DataError as error:
+        say(printable(str(error)))
+        return codec.refused("cannot use its images; its own log says why", teacher=False)
     except FedclassError as error:
         return codec.refused(str(error), teacher=isinstance(error, TeacherMissing))
+    except Exception as error:  # whatever it is, the next request must find the site alive
+        say(traceback.format_exc())
+        return codec.refused(f"failed ({type(error).__name__}); its own log says why", teacher=False)
 
 
 # The worker.
+
+
+def _fits(path: Path) -> bool:
+    return len(os.fsencode(path)) <= LONGEST_SOCKET
 
 
 def _ask_worker(path: Path, frame: Frame) -> Frame:
@@ -86,6 +109,10 @@ def worker(site: "Site", say: Callable[[str], None]) -> Iterator[None]:
     path = store / SOCKET
     store.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
+    if not _fits(path):
+        say(f"{path}: too long a name for a socket, so that every message waits for a process to start; shorten store")
+        yield
+        return
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(path))
         path.chmod(0o600)
@@ -102,17 +129,30 @@ def _answer_all(door: socket.socket, site: "Site", say: Callable[[str], None]) -
     while True:
         try:
             line, _ = door.accept()
-        except OSError:  # the door is closed
-            return
-        with line, contextlib.suppress(ConnectionError):  # whoever asked has gone: nobody wants the answer
-            asked = _receive(line)
-            if asked is None:
-                continue
-            began, clock = datetime.now(UTC), time.perf_counter()
-            answer = respond(asked, lambda: site)
-            spent = time.perf_counter() - clock
-            say(f"{began.isoformat(timespec='milliseconds')} {summary(asked, answer)}, {spent:.3f} s")
-            _send(line, answer)
+        except OSError:
+            if door.fileno() < 0:
+                return  # it is closed
+            time.sleep(1)  # too many open files, for example
+            continue
+        with line:
+            try:
+                _answer_one(line, site, say)
+            except ConnectionError:
+                continue  # whoever asked has gone: nobody wants the answer
+            except Exception:  # without this thread, all who ask would wait for ever
+                with contextlib.suppress(Exception):
+                    say(traceback.format_exc())
+
+
+def _answer_one(line: socket.socket, site: "Site", say: Callable[[str], None]) -> None:
+    asked = _receive(line)
+    if asked is None:
+        return
+    began, clock = datetime.now(UTC), time.perf_counter()
+    answer = respond(asked, lambda: site, say)
+    spent = time.perf_counter() - clock
+    say(printable(f"{began.isoformat(timespec='milliseconds')} {summary(asked, answer)}, {spent:.3f} s"))
+    _send(line, answer)
 
 
 def summary(asked: Frame, answer: Frame) -> str:
@@ -121,6 +161,12 @@ def summary(asked: Frame, answer: Frame) -> str:
     wanted = f"{job.get('phase')} {job.get('task')}.{job.get('round')}" if isinstance(job, dict) else "announcement"
     refused = f": refused, {answer.header['reason']}" if answer.header.get("answer") == "refused" else ""
     return wanted + refused
+
+
+def printable(text: str) -> str:
+    """On one line, and of a length that can be read: the server must not write into a site's log."""
+    short = text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]} ..."
+    return "".join(letter if letter.isprintable() else "?" for letter in short)
 
 
 def _send(line: socket.socket, frame: Frame) -> None:

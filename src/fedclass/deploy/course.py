@@ -62,7 +62,7 @@ class SitesCourse:
             table = dict(registry)
             self.image = tuple(table.pop("image"))
             self.known = Registry.read(table)
-            self.roster.pins.update(self.known.nodes)
+            self.roster.restore(self.known.nodes)
 
     # Before the run, and between tasks.
 
@@ -102,7 +102,7 @@ class SitesCourse:
             return self.setup()
         if self.rules.tasks and task >= self.rules.tasks:
             return None
-        first, told = task == 0, False
+        first = task == 0
         while True:
             if (self.root / FINISH).exists():
                 return None
@@ -111,9 +111,7 @@ class SitesCourse:
             new = self.known.unknown(found)
             if len(found) >= self.rules.min_sites and new and self._is_time(new, first=first):
                 break
-            if not told:
-                tell(Warned(message=f"task {task + 1} waits for {self._awaited(new)}"))
-                told = True
+            self._warn(f"task {task + 1} waits for {self._awaited(found, new)}", tell)
             self._pause(self.rules.ask_every)
         (self.root / NEXT).unlink(missing_ok=True)
         self.known.begin(found)
@@ -130,15 +128,20 @@ class SitesCourse:
             case "word":
                 return first or (self.root / NEXT).exists()
 
-    def _awaited(self, new: list[str]) -> str:
-        have = f"{len(new)} new classes are there" if new else "no new class is there yet"
+    def _awaited(self, found: Mapping[str, Announcement], new: list[str]) -> str:
+        """What is lacking now; it is told again whenever it changes."""
+        if len(found) < self.rules.min_sites:
+            return f"sites: {len(found)} with images are there, and min-sites = {self.rules.min_sites} are needed"
+        have = f"new there: {', '.join(map(repr, new[:5]))}{' ...' if len(new) > 5 else ''}"
+        have = have if new else "no new class is there yet"
         match self.rules.next_task:
             case "rounds":
                 return f"a new class ({have})"
             case "classes":
                 return f"{self.rules.new_classes} new classes ({have})"
             case "word":
-                return f"`fedclass deploy next {self.root}` ({have})"
+                said = (self.root / NEXT).exists()
+                return f"a new class ({have})" if said else f"`fedclass deploy next {self.root}` ({have})"
 
     # During a task.
 

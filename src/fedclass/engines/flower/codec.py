@@ -4,6 +4,7 @@ Whatever arrives is checked for its form here, and for its sense by whoever uses
 (updates).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeVar
@@ -93,6 +94,8 @@ def announcement(said: Announcement) -> Frame:
 
 
 def update(done: Update) -> Frame:
+    if odd := [name for name, value in done.metrics.items() if not math.isfinite(value)]:
+        raise ClientError(f"{odd[0]} is {done.metrics[odd[0]]}; train.learning_rate may be too high")
     head = {f.name: getattr(done, f.name) for f in fields(_Update)}
     head["metrics"] = dict(done.metrics)
     return Frame({"answer": "update", "update": head}, {"weights": packed(done.weights), "extras": packed(done.extras)})

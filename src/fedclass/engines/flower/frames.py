@@ -60,7 +60,7 @@ def _header(text: object) -> Mapping[str, Any]:
         raise ClientError("not a message of fedclass: no header, or one that is too long")
     try:
         header = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter: brackets within brackets within ...
         raise ClientError(f"not a message of fedclass: {error}") from error
     if not isinstance(header, dict):
         raise ClientError("not a message of fedclass: its header is not a table")

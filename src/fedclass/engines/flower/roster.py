@@ -2,6 +2,7 @@
 
 import re
 import time
+import unicodedata
 from collections.abc import Mapping
 
 from fedclass.engines.flower import codec
@@ -11,6 +12,9 @@ from fedclass.wire import Announcement
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MOST_CLASSES = 100_000
+MOST_IMAGES = 2**40  # of a class
+LARGEST_SIDE = 4096  # pixels
+MOST_WORDS = 1000  # characters about a machine
 
 
 class Roster:
@@ -26,6 +30,15 @@ class Roster:
         self.said: dict[str, Announcement] = {}  # by name; also of sites that are away now
         self.silent: dict[int, str] = {}  # nodes that cannot take part, and why
         self._nodes: dict[str, int] = {}
+
+    def restore(self, pins: Mapping[str, int]) -> None:
+        """Names belong to the nodes that used them before this server began; it may have met others meanwhile."""
+        self.pins.update(pins)
+        wrong = [site for site, node in self._nodes.items() if self.pins.get(site, node) != node]
+        for site in wrong:
+            del self._nodes[site], self.said[site]
+        if wrong:
+            self.silent = {}  # the right ones may be among those who were turned away
 
     def node(self, site: str) -> int | None:
         return self._nodes.get(site)
@@ -95,6 +108,20 @@ class Roster:
         counts = [*answer.classes.values(), *answer.fresh.values()]
         if len(answer.classes) > MOST_CLASSES or not set(answer.fresh) <= set(answer.classes):
             return f"{answer.site} announces classes that do not fit together"
-        if any(len(name) > 200 or not name for name in answer.classes) or any(n is not None and n < 0 for n in counts):
+        if not all(map(_is_name, answer.classes)) or not all(n is None or 0 <= n <= MOST_IMAGES for n in counts):
             return f"{answer.site} announces an impossible class name or count"
+        if answer.image is not None and not _is_image(answer.image):
+            return f"{answer.site} announces images of an impossible size"
+        if sum(len(key) + len(value) for key, value in answer.machine.items()) > MOST_WORDS:
+            return f"{answer.site} says too much about its machine"
         return None
+
+
+def _is_name(name: str) -> bool:
+    """Of a class. Control characters would write to the operator's terminal, and lone surrogates are no text at all."""
+    return 0 < len(name) <= 200 and not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name)
+
+
+def _is_image(image: tuple[int, int, int]) -> bool:
+    height, width, channels = image
+    return 0 < height <= LARGEST_SIDE and 0 < width <= LARGEST_SIDE and channels in (1, 3)
