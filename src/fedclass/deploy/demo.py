@@ -9,10 +9,10 @@ from PIL import Image
 from fedclass.data.synnum import draw
 
 FIRST = {"north": "012", "south": "234", "west": "01234"}  # the digits that each site has from the start
-LATER = {"north": "567", "south": "789"}
-PER_CLASS = 80  # images at each site
+LATER = {"north": "5678", "south": "6789"}
+PER_CLASS = 120  # images at each site
 CONFIG = {
-    "set": "train.rounds=4 train.local_epochs=3 train.batch_size=16 train.learning_rate=0.03 train.participation=1.0 "
+    "set": "train.rounds=4 train.local_epochs=4 train.batch_size=16 train.learning_rate=0.03 train.participation=1.0 "
     "memory.per_client=50 evaluation.every=0",
     "next-task": "word",
     "tasks": 2,
