@@ -22,7 +22,7 @@ demo: .venv/ready ## FedAvg and FedCLASS side by side on drawn digits (no downlo
 	$(BIN)/fedclass compare --methods fedavg,fedclass
 
 test: .venv/ready ## all tests
-	$(BIN)/pytest --numprocesses 2
+	$(BIN)/pytest --numprocesses 3 --dist worksteal
 
 check: .venv/ready ## format, lint, types, import layers (seconds)
 	$(BIN)/ruff format --check .

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -201,7 +202,7 @@ def test_the_command_prints_what_to_run_where(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert "made keys/sites/a" in lines
     assert "keys/ca.key is needed again only for a new server certificate: keep it offline, not on the server." in lines
-    assert lines.count("export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1") == 2
+    assert lines.count("export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1") == 1  # `site run` sets both
     assert (
         "flower-superlink --host 127.0.0.1 --port 8000 --ssl-ca-certfile keys/ca.crt --ssl-certfile keys/server.crt "
         "--ssl-keyfile keys/server.key --enable-supernode-auth --disable-runtime-dependency-installation "
@@ -209,10 +210,14 @@ def test_the_command_prints_what_to_run_where(tmp_path: Path) -> None:
     )
     assert f'root-certificates = "{tmp_path}/keys/ca.crt"' in lines
     assert "flwr supernode register keys/sites/a.pub fedclass --name a" in lines
-    assert (
-        "flower-supernode --superlink '[::1]:443' --root-certificates ca.crt --auth-supernode-private-key a "
-        """--node-config 'name="a" data="/path/to/images" store="/path/to/store"'""" in lines
-    )
+    file = done.stdout.partition("cat > a.toml << END\n")[2].partition("END\n")[0]
+    assert tomllib.loads(file) == {
+        "superlink": "[::1]:443",
+        "ca": "ca.crt",
+        "key": "a",
+        "site": {"name": "a", "data": "/path/to/images", "store": "/path/to/store"},
+    }
+    assert lines[-1] == "fedclass site run a.toml"
 
     again = fedclass("--site", "third", cwd=tmp_path)
     assert again.stdout.splitlines()[:2] == ["made keys/sites/third", "made keys/sites/third.pub"]
@@ -227,5 +232,5 @@ def test_the_command_prints_what_to_run_where(tmp_path: Path) -> None:
 def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
     done = fedclass("--host", "a", cwd=tmp_path, before="import sys; sys.modules['cryptography'] = None; ")
     assert done.returncode == 2
-    assert done.stderr == "error: fedclass deploy: needs Flower; pip install 'fedclass[flower]'\n"
+    assert done.stderr == "error: this needs Flower; pip install 'fedclass[flower]'\n"
     assert list(tmp_path.iterdir()) == []

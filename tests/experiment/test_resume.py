@@ -20,7 +20,16 @@ from fedclass.experiment.checkpoint import Checkpoints, GlobalModel, State, Tota
 from fedclass.experiment.compare import run_all, run_one
 from fedclass.experiment.config import Experiment, load
 from fedclass.federation.store import ClientState
-from fedclass.runs.events import Event, RoundFinished, RunResumed, RunStarted, TaskFinished, Warned, read_events
+from fedclass.runs.events import (
+    Event,
+    RoundFinished,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    TaskFinished,
+    Warned,
+    read_events,
+)
 from fedclass.runs.layout import RunDirectory
 
 Tiny = Callable[..., Experiment]
@@ -143,8 +152,10 @@ def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_later(tiny: Tiny, tmp_
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
 
 
-def newest(root: Path, pattern: str) -> Path:
-    return max((root / "checkpoints").glob(pattern), key=lambda path: path.stat().st_mtime_ns)
+def newest(root: Path, kind: str) -> Path:
+    """The newest checkpoint, or its file of that kind."""
+    path = max((root / "checkpoints").glob("*.json"))
+    return path if kind == "json" else path.with_name(json.loads(path.read_text())["files"][kind])
 
 
 def flipped(path: Path) -> None:
@@ -154,23 +165,24 @@ def flipped(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "damage"),
+    ("kind", "damage"),
     [
-        ("*.json", flipped),
-        ("*.json", lambda path: path.write_bytes(path.read_bytes()[:100])),
-        ("*.json", lambda path: path.write_text("[]")),
-        ("models-*", flipped),
-        ("models-*", Path.unlink),
-        ("models-*", lambda path: path.write_bytes(b"")),
+        ("json", flipped),
+        ("json", lambda path: path.write_bytes(path.read_bytes()[:100])),
+        ("json", lambda path: path.write_text("[]")),
+        ("models", flipped),
+        ("models", Path.unlink),
+        ("models", lambda path: path.write_bytes(b"")),
+        ("clients", flipped),
     ],
 )
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(
-    pattern: str, damage: Callable[[Path], object], tiny: Tiny, tmp_path: Path
+    kind: str, damage: Callable[[Path], object], tiny: Tiny, tmp_path: Path
 ) -> None:
     experiment = tiny("train.rounds=3", method="fedclass")
     run_one(experiment, tmp_path / "whole")
     stopped_after(experiment, tmp_path / "cut", 6)
-    damage(newest(tmp_path / "cut", pattern))
+    damage(newest(tmp_path / "cut", kind))
     heard: list[Event] = []
     run_one(experiment, tmp_path / "cut", heard.append, go_on=True)
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
@@ -186,8 +198,24 @@ def test_when_all_checkpoints_are_damaged_the_run_begins_anew(tiny: Tiny, tmp_pa
     stopped_after(experiment, tmp_path / "cut", 3)
     for path in (tmp_path / "cut" / "checkpoints").glob("models-*"):
         flipped(path)
-    run_one(experiment, tmp_path / "cut", go_on=True)
+    heard: list[Event] = []
+    run_one(experiment, tmp_path / "cut", heard.append, go_on=True)
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
+    newer, older = [event.message for event in heard if isinstance(event, Warned)]
+    assert newer.endswith("going back to the one before it")
+    assert older.endswith("begins anew: there is no other")
+
+
+@pytest.mark.parametrize("kind", ["json", "models", "clients"])
+def test_after_damage_there_are_two_whole_checkpoints_again(kind: str, tiny: Tiny, tmp_path: Path) -> None:
+    """The round that is done again has the same bits, and the name of the damaged file."""
+    experiment = tiny("train.rounds=4", method="fedclass")
+    stopped_after(experiment, tmp_path / "cut", 7)
+    flipped(newest(tmp_path / "cut", kind))
+    stopped_after(experiment, tmp_path / "cut", 7, go_on=True)
+    known = Checkpoints(tmp_path / "cut" / "checkpoints")
+    reached = [(found.state.task, found.state.round) for found in map(known.load, known.numbers())]
+    assert reached == [(1, 1), (1, 2)]
 
 
 def test_two_checkpoints_are_kept_with_the_files_they_need_and_no_others(tiny: Tiny, tmp_path: Path) -> None:
@@ -195,7 +223,7 @@ def test_two_checkpoints_are_kept_with_the_files_they_need_and_no_others(tiny: T
     files = [path.name for path in (tmp_path / "cut" / "checkpoints").iterdir()]
     assert len([name for name in files if name.endswith(".json")]) == 2
     assert len([name for name in files if name.startswith("models-")]) == 2
-    assert len([name for name in files if name.startswith("clients-")]) == 1
+    assert len([name for name in files if name.startswith("clients-")]) == 2
 
 
 def test_another_configuration_is_refused_and_every_differing_key_is_named(tiny: Tiny, tmp_path: Path) -> None:
@@ -275,6 +303,22 @@ def test_several_experiments_go_on_together(tiny: Tiny, tmp_path: Path) -> None:
         assert outcome(root) == outcome(tmp_path / f"alone {number}")
         assert sum(isinstance(event, TaskFinished) for event in heard[number]) == 2
     assert any(isinstance(event, RunResumed) for event in heard[1])
+
+
+def test_a_run_of_several_that_cannot_write_its_summary_is_a_failure_like_any_other(tiny: Tiny, tmp_path: Path) -> None:
+    """Its last event was heard, but it is not finished."""
+    experiment = tiny(method="fedavg")
+    stopped_after(experiment, tmp_path / "a", 4)
+    (tmp_path / "a" / "summary.json.part").mkdir()
+    heard: list[int] = []
+    failures = run_all(
+        [(experiment, tmp_path / "a"), (tiny(method="fedwa"), tmp_path / "b")],
+        workers=1,
+        listen=lambda number, event: heard.append(number) if isinstance(event, RunFinished) else None,
+    )
+    assert heard == [0, 1]
+    assert "cannot go on" in str(failures.pop(0))
+    assert not failures
 
 
 def test_a_checkpoint_keeps_every_field(tmp_path: Path) -> None:

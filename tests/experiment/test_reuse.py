@@ -124,14 +124,33 @@ def test_a_users_method_shares_with_none_and_not_with_its_own_former_self(
     assert key_after(setup, 1) not in (first, ours)
 
 
-def test_a_damaged_entry_is_not_used_and_said_so(tiny: Tiny, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("files", "damage"),
+    [
+        ("*/models-*", lambda path: path.write_bytes(b"rubbish")),
+        ("*/events.jsonl", lambda path: path.write_bytes(path.read_bytes()[:-20])),
+        ("*/events.jsonl", lambda path: path.write_bytes(b"")),
+    ],
+)
+def test_a_damaged_entry_is_not_used_and_said_so(
+    files: str, damage: Callable[[Path], object], tiny: Tiny, tmp_path: Path
+) -> None:
     first, _ = told(tiny(method="fedavg"), tmp_path / "a")
-    for path in usual_store().folder.glob("*/models-*"):
-        path.write_bytes(b"rubbish")
+    for path in usual_store().folder.glob(files):
+        damage(path)
     again, heard = told(tiny(method="fedavg"), tmp_path / "b")
     assert trained(heard) == {0, 1}
     assert same(again, first)
     assert sum("fedclass cache clear" in event.message for event in heard if isinstance(event, Warned)) == 2
+
+
+def test_a_store_that_cannot_be_written_is_a_warning_and_ends_no_run(tiny: Tiny, tmp_path: Path) -> None:
+    usual_store().folder.parent.mkdir()
+    usual_store().folder.write_text("a file where the folder should be")
+    summary, heard = told(tiny(method="fedavg"), tmp_path / "a")
+    assert same(summary, run_one(tiny(method="fedavg"), tmp_path / "alone"))
+    messages = [event.message for event in heard if isinstance(event, Warned)]
+    assert [message.partition(" cannot be kept")[0] for message in messages] == ["task 1", "task 2"]
 
 
 def test_a_run_stopped_after_reuse_goes_on(tiny: Tiny, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from statistics import mean, stdev
 
@@ -17,6 +18,7 @@ from fedclass.report.html import build, remarks, write_report
 from fedclass.runs.events import (
     RoundFinished,
     RunResumed,
+    RunStarted,
     TaskFinished,
     TaskReused,
     UpdateRejected,
@@ -172,6 +174,21 @@ def test_classes_when_learned_and_now(one):
         [f"class {c}", "1" if c < 2 else "2", *percent([was, is_]), f"{is_ - was:+.1f}"]
         for c, (was, is_) in enumerate(zip(learned, now, strict=True))
     ]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_class_without_test_images_and_counts_that_sites_withhold(made, told):
+    events = told(tasks=(2, 3))
+    for number, event in enumerate(events):
+        if isinstance(event, TaskFinished):
+            events[number] = replace(
+                event, confusion=[[0] * len(row) if i == 1 else row for i, row in enumerate(event.confusion)]
+            )
+        if isinstance(event, RunStarted):
+            events[number] = replace(event, counts=[[0] * 5] * 3)
+    page = page_of(made("run", events=events))
+    rows = page.table("Accuracy per class, in percent")[1:]
+    assert [row[:2] for row in rows] == [["class 0", "1"], ["class 2", "2"], ["class 3", "2"], ["class 4", "2"]]
 
 
 def test_the_most_frequent_mistakes(one):
@@ -358,6 +375,26 @@ def test_a_method_has_its_colour_in_every_report(made, several):
     colours = {g.method: plots.PALETTE.index(g.style.colour) for g in others}
     assert (colours["fedwa"], colours["fedclass"]) == (4, 1)
     assert len(set(colours.values())) == 4
+
+
+def test_the_usual_variant_and_a_finished_run_come_first_for_the_methods_colour(made, told):
+    made("all/a", variant="paper")
+    made("all/b", events=told(seed=1)[:7])
+    others = group([read_history(path) for path in find_runs([made("all/c").parent])])
+    assert {g.label: g.style.slot for g in others} == {
+        "fedclass (paper)": 5,
+        "fedclass (tuned), unfinished": 6,
+        "fedclass (tuned)": 1,
+    }
+
+
+def test_seeds_that_differ_between_methods_are_named(made):
+    made("all/a", method="fedavg", seed=0)
+    made("all/b", method="fedavg", seed=1)
+    folder = made("all/c", seed=1).parent
+    assert "Seeds differ: fedclass (tuned) lacks 0." in page_of(folder).text
+    made("all/d", seed=0)
+    assert "Seeds differ" not in page_of(folder).text
 
 
 def test_runs_of_one_method_with_other_settings_are_told_apart(made):

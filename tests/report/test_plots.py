@@ -9,8 +9,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedclass.methods import METHODS
 from fedclass.report import plots
-from fedclass.report.plots import Line, Style, curves, heat_map, inline_svg, partition_picture, plain, save, styles
+from fedclass.report.plots import (
+    USUAL,
+    Line,
+    Style,
+    curves,
+    heat_map,
+    inline_svg,
+    partition_picture,
+    plain,
+    save,
+    styles,
+)
 
 COUNTS = np.array([[40, 0, 10, 0], [0, 20, 0, 5], [0, 0, 0, 0]])
 CLASSES = ("cat", "dog", "fox", "owl")
@@ -108,6 +120,12 @@ def test_known_methods_keep_their_colour_and_no_two_look_the_same():
     looks = [(style.colour, style.dash, style.marker) for style in many]
     assert len(set(looks)) == len(looks) == 25
     assert len({style.colour for style in many[:7]}) == 7
+
+
+def test_the_usual_variant_has_the_methods_colour_wherever_it_stands():
+    assert [style.slot for style in styles(["fedclass", "fedclass", "fedwa"], [False, True, False])] == [5, 1, 4]
+    assert [style.slot for style in styles(["fedclass", "fedclass"], [False, False])] == [1, 5]
+    assert {name: method().variant_name for name, method in METHODS.items()} == USUAL
 
 
 def test_dashes_and_markers_alone_tell_lines_apart():

@@ -143,6 +143,10 @@ def test_a_folder_of_runs_is_all_of_them_also_those_that_have_yet_to_begin(tmp_p
     (tmp_path / "pictures" / "plan.png").touch()
     (tmp_path / "notes.txt").touch()
     assert runs_at(tmp_path) == [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
+    deep = tmp_path / "d" / "comparison" / "fedavg-s0"
+    deep.mkdir(parents=True)
+    (deep / "events.jsonl").touch()
+    assert runs_at(tmp_path)[3:] == [deep]
 
 
 def test_what_holds_no_run_is_named(tmp_path: Path) -> None:

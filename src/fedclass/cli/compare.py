@@ -1,6 +1,7 @@
 """fedclass compare, fedclass sweep, fedclass table: several runs, one table."""
 
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedclass.cli.run import Overrides, Recipe, Reuse, Sinks, fresh
+from fedclass.cli.run import Overrides, Recipe, Reuse, Sinks, fresh, said_when_stopped
 from fedclass.errors import FedclassError, RunError
 
 if TYPE_CHECKING:
@@ -224,7 +225,8 @@ def _run_and_show(
 
     if against is not None:
         _check_reference(members, against)
-    failures = carry_out(members, workers=workers, reuse=reuse, sinks=sinks)
+    with said_when_stopped(root, f"type the same again with --out {shlex.quote(str(root))}"):
+        failures = carry_out(members, workers=workers, reuse=reuse, sinks=sinks)
     finished = [Result.read(member.path) for number, member in enumerate(members) if number not in failures]
     if finished:
         tables = comparison(finished, against=against, differences=not failures)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedclass.cli.compare import Seeds, Workers, carry_out, end, setting
-from fedclass.cli.run import Overrides, Reuse, Sinks
+from fedclass.cli.run import Overrides, Reuse, Sinks, said_when_stopped
 from fedclass.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def reproduce(
     parts = find(name)
     plans = [_plan(part, methods, seeds, overrides or [], out) for part in parts]
     members = [member for planned in plans for member, _, _ in planned]
-    failures = carry_out(members, workers=workers, reuse=reuse, sinks=sinks)
+    with said_when_stopped(out, "type the same again"):
+        failures = carry_out(members, workers=workers, reuse=reuse, sinks=sinks)
     failed = {members[number].path for number in failures}
     shown = []
     for part, planned in zip(parts, plans, strict=True):

@@ -1,6 +1,10 @@
 """fedclass run."""
 
+import contextlib
+import shlex
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -74,7 +78,11 @@ def run(
         recipe = recipe or str(RunDirectory(resume).config)
     experiment = load(recipe, overrides or [], method=method, seed=seed)
     root = resume or out or fresh(f"{experiment.data.name}-{_word(experiment.method_name)}-s{experiment.seed}")
-    with open_sinks(sinks or [], [root]) as record, display([experiment.method_name]) as shown:
+    with (
+        said_when_stopped(RunDirectory(root).config, f"type: fedclass run --resume {shlex.quote(str(root))}"),
+        open_sinks(sinks or [], [root]) as record,
+        display([experiment.method_name]) as shown,
+    ):
 
         def listen(event: Event) -> None:
             shown.tell(0, event)
@@ -91,6 +99,17 @@ def run(
         )
     print_table(results_table([Result.read(root)]))
     console.print(f"run directory: {root}", highlight=False)
+
+
+@contextlib.contextmanager
+def said_when_stopped(written: Path, how: str) -> Iterator[None]:
+    """Whoever stops work, by Ctrl-C or by a signal, is told how it goes on, once it has written anything."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        if written.exists():
+            print(f"stopped; to go on, {how}", file=sys.stderr)
+        raise
 
 
 def _word(method: str) -> str:

@@ -29,7 +29,7 @@ def watch(
     from fedclass.runs.follow import runs_at
 
     roots = runs_at(run)
-    names = [root.resolve().name for root in roots]
+    names = [str(root.relative_to(run)) if root != run else run.resolve().name for root in roots]
     with State(names) if once else display(names) as shown:
         finished = _follow(roots, shown, once=once)
     print_results(finished)

@@ -122,6 +122,7 @@ def worker(site: "Site", say: Callable[[str], None]) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)
+            door.shutdown(socket.SHUT_RDWR)  # wakes the thread, which ends
 
 
 def _answer_all(door: socket.socket, site: "Site", say: Callable[[str], None]) -> None:

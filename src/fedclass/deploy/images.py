@@ -1,7 +1,7 @@
 """A site's own images, which come and go."""
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +58,7 @@ def digest(pixels: NDArray[np.uint8]) -> str:
     return hashlib.sha256(repr(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes()).hexdigest()
 
 
+FEW, LEAST = 5, 2  # images of a class that are held out at least, if there are as many
 Signature = tuple[tuple[str, int, int], ...]
 
 
@@ -75,8 +76,7 @@ def read_holdings(path: Path, *, holdout: float) -> Holdings:
     """The images of `path`: CLASS/*, or train/CLASS/* and perhaps test/CLASS/*, or an .npz file.
 
     holdout: the share of training images to test with where there is no test split. An image is among them or not by
-    its pixels alone, so that others may come and go. A class of few images may thus have none to test with, or
-    none to learn from.
+    its pixels, so that others may come and go.
     """
     try:
         classes, train, test = _read_npz(path) if path.is_file() else _read_folders(path)
@@ -84,11 +84,23 @@ def read_holdings(path: Path, *, holdout: float) -> Holdings:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     digests = [digest(image) for image in train.images]
     if test is None:
-        held = np.array([int(name[:8], 16) < holdout * 2**32 for name in digests], bool)
+        held = _held_out(digests, train.labels, holdout) if holdout else np.zeros(len(digests), bool)
         test = Split(train.images[held], train.labels[held])
         train = Split(train.images[~held], train.labels[~held])
         digests = [name for name, out in zip(digests, held, strict=True) if not out]
     return Holdings(classes, train, test, tuple(digests))
+
+
+def _held_out(digests: Sequence[str], labels: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
+    """Those with a small digest. Of a class with at least FEW images, the two smallest in any case: a class that nobody
+    can test with would leave a model without a figure. Images that come later displace none that was learned from.
+    """
+    held = np.array([int(name[:8], 16) < share * 2**32 for name in digests], bool)
+    for label in np.unique(labels):
+        of_class = np.flatnonzero(labels == label)
+        if len(of_class) >= FEW and held[of_class].sum() < LEAST:
+            held[sorted(of_class.tolist(), key=lambda at: digests[at])[:LEAST]] = True
+    return held
 
 
 def _read_npz(path: Path) -> tuple[tuple[str, ...], Split, Split | None]:

@@ -74,11 +74,15 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """A folder of them. NUMBER.json, written last, names the files that belong to it; their names are their hashes."""
+    """A folder of them. NUMBER.json, written last, names the files that belong to it; their names have their hashes.
+
+    No two that are kept share a file, so that one damaged file leaves the other checkpoint whole.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._clients: tuple[int, str] | None = None  # of the last one saved: the store's `changes`, and the file
+        self._clients: dict[int, tuple[int, str]] = {}  # by copy: the store's `changes`, and the file
+        self._unusable: set[int] = set()
 
     def save(
         self,
@@ -91,12 +95,18 @@ class Checkpoints:
     ) -> None:
         """changes: a number that is another one whenever clients' states are others, so that they are written once."""
         self.folder.mkdir(exist_ok=True)
-        if self._clients is None or self._clients[0] != changes:
-            self._clients = changes, self._write("clients", _clients_to_tensors(clients))
+        numbers = [number for number in self.numbers() if number not in self._unusable]
+        number = (numbers[-1] if numbers else 0) + 1
+        copy = number % KEPT
+        if copy not in self._clients or self._clients[copy][0] != changes:
+            self._clients[copy] = changes, self._write("clients", _clients_to_tensors(clients), copy)
         content = {
             "task": state.task,
             "round": state.round,
-            "files": {"clients": self._clients[1], "models": self._write("models", _models_to_tensors(state))},
+            "files": {
+                "clients": self._clients[copy][1],
+                "models": self._write("models", _models_to_tensors(state), copy),
+            },
             "confusions": [counts.tolist() for counts in state.confusions],
             "reached": sorted(state.reached),
             "totals": asdict(state.totals),
@@ -105,10 +115,13 @@ class Checkpoints:
             "events": events,
             "made_with": dict(made_with),
         }
-        numbers = self.numbers()
-        number = (numbers[-1] if numbers else 0) + 1
         write_atomically(self._path(number), json.dumps({"sha256": _digest(_canonical(content)), **content}))
+        self._unusable.discard(number)
         self._forget_all_but([*numbers, number][-KEPT:])
+
+    def give_up(self, number: int) -> None:
+        """Nothing can go on from this one: it does not count among those kept, and goes when the next one is saved."""
+        self._unusable.add(number)
 
     def numbers(self) -> list[int]:
         found = (re.fullmatch(r"(\d{8})\.json", path.name) for path in self.folder.glob("*.json"))
@@ -133,18 +146,19 @@ class Checkpoints:
             reached=frozenset(content["reached"]),
             totals=Totals(**content["totals"]),
             before_task=Totals(**content["before_task"]),
-            registry=content["registry"],
+            registry=content.get("registry", {}),  # older ones have none
         )
         return Checkpoint(state, _clients_from_tensors(clients), content["events"], content["made_with"])
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:08d}.json"
 
-    def _write(self, kind: str, tensors: Mapping[str, Tensor]) -> str:
+    def _write(self, kind: str, tensors: Mapping[str, Tensor], copy: int) -> str:
         content = save(dict(tensors))
-        name = f"{kind}-{_digest(content)}.safetensors"
-        if not (self.folder / name).exists():
-            write_atomically(self.folder / name, content)
+        name = f"{kind}-{_digest(content)}-{copy}.safetensors"
+        path = self.folder / name
+        if not path.exists() or path.read_bytes() != content:  # a round done again has the name of its damaged file
+            write_atomically(path, content)
         return name
 
     def _read(self, name: str) -> dict[str, Tensor]:

@@ -26,7 +26,7 @@ from fedclass.runs.layout import RunDirectory, create
 from fedclass.runs.results import Result
 
 Planned = tuple[Experiment, Path]  # and its run directory
-Told = tuple[int, Event | FedclassError]
+Told = tuple[int, Event | FedclassError | None]  # None: all is written
 
 
 EngineName = Literal["inprocess", "processes"]
@@ -130,15 +130,15 @@ def run_all(
                     beginning.pop(number, None)
                     failures[number] = RunError(f"{experiments[number][1]}: its process ended early, with code {code}")
                 continue
-            if isinstance(message, FedclassError):
-                failures[number] = message
-            else:
-                listen(number, message)
-            ended = isinstance(message, FedclassError | RunFinished)
-            if ended or (isinstance(message, TaskStarted) and message.task > 0):
-                beginning.pop(number, None)
-            if ended:
+            if message is None or isinstance(message, FedclassError):
                 running.pop(number).join()
+                beginning.pop(number, None)
+                if message is not None:
+                    failures[number] = message
+                continue
+            listen(number, message)
+            if isinstance(message, RunFinished) or (isinstance(message, TaskStarted) and message.task > 0):
+                beginning.pop(number, None)
     finally:
         for process in running.values():
             process.terminate()
@@ -171,5 +171,6 @@ def _work(number: int, planned: Planned, how: dict[str, Any], told: "Queue[Told]
     keep_freed_memory()
     try:
         run_one(*planned, lambda event: told.put((number, event)), **how)
+        told.put((number, None))
     except FedclassError as error:
         told.put((number, error))

@@ -28,16 +28,18 @@ def last_whole(
     """The newest checkpoint that is whole, if any; and what is wrong with newer ones."""
     check_config(directory, made_with["config"])
     damage = []
-    for number in reversed(known.numbers()):
+    numbers = known.numbers()
+    for number in reversed(numbers):
+        instead = "begins anew: there is no other" if number == numbers[0] else "going back to the one before it"
         try:
             found = known.load(number)
         except RunError as error:
-            damage.append(f"{error}; going back to the one before it")
+            known.give_up(number)
+            damage.append(f"{error}; {instead}")
             continue
         if not directory.events.exists() or directory.events.stat().st_size < found.events:
-            damage.append(
-                f"{directory.events}: is shorter than at checkpoint {number}; going back to the one before it"
-            )
+            known.give_up(number)
+            damage.append(f"{directory.events}: is shorter than at checkpoint {number}; {instead}")
             continue
         differing = differences(found.made_with["config"], made_with["config"])
         if differing:
@@ -58,7 +60,7 @@ def check_config(directory: RunDirectory, config: Mapping[str, Any]) -> None:
     if differing:
         raise RunError(
             f"{directory.root}: was begun with another configuration; it differs in {differing}. Leave these out to go "
-            "on, or choose another --out"
+            "on, or begin another run"
         )
 
 

@@ -69,9 +69,12 @@ class TaskStore:
             folder = self.folder / keys[tasks - 1]
             if not folder.exists():
                 continue
+            log = folder / "events.jsonl"
             try:
-                found = Checkpoints(folder).load(1)
-                return Reusable(found.state, found.clients, list(read_events(folder / "events.jsonl")), keys), problems
+                found, events = Checkpoints(folder).load(1), list(read_events(log))
+                if log.stat().st_size != found.events:
+                    raise RunError(f"{log}: is damaged (it has not the length that it was written with)")
+                return Reusable(found.state, found.clients, events, keys), problems
             except RunError as error:
                 problems.append(f"{error}; it is not used (`fedclass cache clear` removes it)")
         return None, problems
@@ -82,8 +85,8 @@ class TaskStore:
         if (self.folder / key).exists():
             return
         part = self.folder / f"{key}.{os.getpid()}.part"
-        part.mkdir(parents=True, exist_ok=True)
         try:
+            part.mkdir(parents=True, exist_ok=True)
             with EventLog(part / "events.jsonl") as log:
                 for event in _of_the_tasks(read_events(events)):
                     log.write(event)
@@ -105,7 +108,7 @@ class TaskStore:
 
     def entries(self) -> Iterator[Entry]:
         """What is there, oldest first; damaged ones have nothing to say of themselves."""
-        folders = [path for path in self.folder.glob("*") if path.is_dir()]
+        folders = [path for path in self.folder.glob("*") if path.is_dir() and path.suffix != ".part"]
         for folder in sorted(folders, key=lambda path: path.stat().st_mtime):
             size = sum(path.stat().st_size for path in folder.iterdir())
             try:

@@ -258,7 +258,11 @@ class Run:
         finished = State(task=task + 1, last=GlobalModel(weights, extras), confusions=[*state.confusions, counts])
         finished = self._kept(finished)
         if self.done is not None and self.store is not None:
-            self.done.add(self.setup, finished, self.store.states, self.directory.events)
+            try:
+                self.done.add(self.setup, finished, self.store.states, self.directory.events)
+            except OSError as error:  # a full disk, or a folder that others own: this run does not need it
+                message = f"task {task + 1} cannot be kept for later runs ({error}); --no-reuse does not try to"
+                self.tell(Warned(message=message))
         return finished
 
     def _new_classes(self, task: int) -> list[str]:
@@ -384,7 +388,7 @@ class Run:
         if any(not total[first:end].any() for first, end in pairwise(accumulate(self.stream.task_sizes, initial=0))):
             raise RoundError(
                 f"task {task + 1}: no site that answered holds out images of the classes of one of the tasks, and the "
-                "model cannot be tested; run again once such a site is there, or give the server test images"
+                "model cannot be tested; run again once a site with such images is there (five of a class are enough)"
             )
         untested = [name for name, images in zip(self.stream.classes, total.sum(axis=1), strict=True) if not images]
         if untested:

@@ -141,7 +141,8 @@ def confusions(groups: Sequence[Group]) -> list[Chart]:
         counts = sum((np.array(run.tasks[done - 1].confusion) for run in alike), np.zeros((), np.int64))
         names = first.started.classes[: len(counts)]
         edges = [edge for edge in first.edges[1:-1] if edge < len(counts)]
-        share = 100 * counts / counts.sum(axis=1, keepdims=True)
+        with np.errstate(invalid="ignore"):  # a class without test images has no share
+            share = 100 * counts / counts.sum(axis=1, keepdims=True)
         mistakes = [(int(n), t, p) for (t, p), n in np.ndenumerate(counts) if t != p and n]
         worst = sorted(mistakes, key=lambda found: (-found[0], found[1:]))[:MOST_CONFUSIONS]
         rows = tuple((names[t], names[p], str(n), f"{share[t, p]:.1f}") for n, t, p in worst)
@@ -476,6 +477,7 @@ def _points(title: str, x: str, labels: Sequence[str], columns: Sequence[Values]
 
 def _classes_of(run: History, colour: str) -> Chart:
     names, learned, now = zip(*run.classes, strict=True)
+    labels = [run.started.classes.index(name) for name in names]  # not 0, 1, ...: some may not have been tested
     lost = [(was - is_, name) for name, was, is_ in run.classes]
     most, which = max(lost)
     return Chart(
@@ -489,15 +491,15 @@ def _classes_of(run: History, colour: str) -> Chart:
             learned,
             now,
             colour=colour,
-            edges=[e for e in run.edges[1:-1] if e < len(names)],
+            edges=[sum(label < e for label in labels) for e in run.edges[1:-1] if e <= labels[-1]],
             y_label="accuracy (%)",
         ),
         numbers=Table(
             "Accuracy per class, in percent",
             ("class", "task", "when learned", "now", "change"),
             tuple(
-                (name, str(_task_of(run, c) + 1), f"{was:.1f}", f"{is_:.1f}", f"{is_ - was:+.1f}")
-                for c, (name, was, is_) in enumerate(run.classes)
+                (name, str(_task_of(run, label) + 1), f"{was:.1f}", f"{is_:.1f}", f"{is_ - was:+.1f}")
+                for label, (name, was, is_) in zip(labels, run.classes, strict=True)
             ),
             (),
         ),

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedclass.errors import RunError
 from fedclass.report.history import History
-from fedclass.report.plots import Style, styles
+from fedclass.report.plots import USUAL, Style, styles
 from fedclass.report.rows import APART, Setting, labels
 from fedclass.runs.layout import flat
 from fedclass.runs.results import Result
@@ -51,7 +51,9 @@ def group(runs: Sequence[History]) -> list[Group]:
         members.setdefault((setting.method, label), []).append(run)
     for together in members.values():
         _check_seeds(together)
-    looks = styles([method for method, _ in members])
+    firsts = [together[0] for together in members.values()]
+    usual = [run.finished and run.started.variant == USUAL.get(run.started.method) for run in firsts]
+    looks = styles([method for method, _ in members], usual)
     return [
         Group(method, label, look, together)
         for ((method, label), together), look in zip(members.items(), looks, strict=True)

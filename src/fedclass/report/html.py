@@ -77,7 +77,7 @@ def build(runs: Sequence[History]) -> Report:
         .render(
             title=f"{single.label if single else _methods(groups)} on {start.dataset}",
             facts=_facts(runs),
-            notes=_notes(runs, called),
+            notes=[*_other_seeds(finished), *_notes(runs, called)],
             tiles=_tiles(single) if single else [],
             results=results_table([r for g in finished for r in g.results()]) if finished and not single else None,
             looks={g.label: g.style.slot % len(plots.PALETTE) for g in groups},
@@ -155,6 +155,19 @@ def _about_clients(runs: Sequence[History]) -> list[Chart]:
     chart = figures.clients(first) if len(runs) == 1 else None
     partition = [figures.partition(first)] if first.started.classes else []  # sites may not have told yet
     return [*partition, *([chart] if chart else [])]
+
+
+def _other_seeds(groups: Sequence[Group]) -> list[str]:
+    """Rows and curves are means over seeds: over which ones matters, where they are not the same."""
+    every = sorted({run.started.seed for g in groups for run in g.runs})
+    lacking = [
+        f"{g.label} lacks {', '.join(map(str, missing))}"
+        for g in groups
+        if (missing := [seed for seed in every if seed not in [run.started.seed for run in g.runs]])
+    ]
+    if not lacking:
+        return []
+    return [f"Seeds differ: {'; '.join(lacking)}. Differences between methods may be differences between seeds."]
 
 
 def _notes(runs: Sequence[History], called: dict[Path, str]) -> list[str]:

@@ -39,6 +39,7 @@ HEAT = LinearSegmentedColormap.from_list("heat", [(0.13, 0.5, 0.78, 0.0), (0.13,
     bad=(0.5, 0.5, 0.5, 0.15)
 )
 HOMES = {"fedavg": 0, "fedclass": 1, "glfc": 2, "fedicarl": 3, "fedwa": 4}  # the same colour in every report
+USUAL = {"fedavg": "standard", "fedclass": "tuned", "glfc": "released", "fedicarl": "icarl", "fedwa": "wa"}  # variants
 
 WIDTH, HEIGHT = 4.6, 3.0  # inches; the height is without the legend
 LONGEST = 18  # letters of a name beside an axis
@@ -92,12 +93,15 @@ class Style:
         return MARKERS[self.slot % len(MARKERS)]
 
 
-def styles(methods: Sequence[str]) -> list[Style]:
-    """A style for each: a known method has its own, its further variants and the others take what is left, in order."""
-    slots: list[int | None] = []
-    for method in methods:
-        home = HOMES.get(method)
-        slots.append(None if home in slots else home)
+def styles(methods: Sequence[str], usual: Sequence[bool] = ()) -> list[Style]:
+    """A style for each: a known method has its own, its further variants and the others take what is left, in order.
+
+    usual: of several settings of a method, the first that is has the method's own style; if none is, the first.
+    """
+    slots: list[int | None] = [None] * len(methods)
+    for number in sorted(range(len(methods)), key=lambda number: not (usual and usual[number])):
+        home = HOMES.get(methods[number])
+        slots[number] = None if home in slots else home
     left = (slot for slot in (5, 6, 0, 1, 2, 3, 4, *range(7, 7 + len(methods))) if slot not in slots)
     return [Style(next(left) if slot is None else slot) for slot in slots]
 
@@ -269,7 +273,7 @@ def scatter(x: Sequence[float], y: Sequence[float], weights: Sequence[float], *,
         x, y, s=[8 + largest * weight for weight in weights], color=PALETTE[0], alpha=0.65, edgecolor=INK, linewidth=0.5
     )
     axes.set(xlabel=x_label, ylabel=y_label)
-    axes.set_xlim(0, 1.06 * max(x))
+    axes.set_xlim(0, 1.06 * max(x) or 1.0)  # sites may keep to themselves how many images they have
     _from_zero(axes)
     return figure
 

@@ -10,19 +10,20 @@ from fedclass.runs.layout import RunDirectory
 
 
 def runs_at(folder: Path) -> list[Path]:
-    """`folder`, if it is a run directory, or else the run directories in it.
+    """`folder`, if it is a run directory, or else the run directories in it, at any depth.
 
-    An empty folder is a run that has yet to begin: `fedclass compare` makes the folders of all its runs first.
+    An empty folder right in it has yet to become one: `fedclass compare` makes the folders of all its runs first.
     """
     try:
         if _is_run(folder):
             return [folder]
-        inside = [path for path in sorted(folder.iterdir()) if path.is_dir() and _is_run(path)]
+        inside = {path for path in folder.iterdir() if path.is_dir() and _is_run(path)}
+        inside |= {events.parent for events in folder.rglob("events.jsonl")}
     except OSError as error:
         raise RunError(f"{folder}: cannot read it ({error.strerror}); `fedclass list` shows the runs") from error
     if not inside:
         raise RunError(f"{folder}: neither a run directory nor a folder of them; `fedclass list` shows the runs")
-    return inside
+    return sorted(inside)
 
 
 def _is_run(folder: Path) -> bool:
