@@ -98,13 +98,15 @@ def header(message: Message) -> dict[str, Any]:
     return dict(Frame.from_record(message.content).header)
 
 
-def once(action: Callable[[], None], *, task: int, phase: str) -> Callable[[Message, Message], Message]:
+def once(
+    action: Callable[[], None], *, task: int, phase: str, round: int | None = None
+) -> Callable[[Message, Message], Message]:
     """A `tamper` that does something else while the first such job is under way."""
     left = [action]
 
     def tamper(message: Message, reply: Message) -> Message:
         job = header(message).get("job", {})
-        if left and (job.get("task"), job.get("phase")) == (task, phase):
+        if left and (job.get("task"), job.get("phase")) == (task, phase) and round in (None, job["round"]):
             left.pop()()
         return reply
 
@@ -277,6 +279,27 @@ def test_a_server_that_begins_again_asks_nothing_twice(federation: Federation) -
         federation.run()
     summary = federation.run()
     assert summary["tasks"] == [2, 1]
+
+
+def test_a_server_that_begins_again_keeps_the_size_of_images_and_takes_newcomers_in(federation: Federation) -> None:
+    """While it is away two sites come, the first by name with images of another size."""
+    federation.site("north", {"ant": 20, "bee": 20})
+    federation.site("south", {"ant": 20, "bee": 20})
+
+    def fail() -> None:
+        federation.site("west", {"ant": 20, "bee": 20})
+        federation.site("aaa", {"ant": 20})
+        odd = np.zeros((20, 2 * SIDE, SIDE, 3), np.uint8)
+        np.savez(federation.root / "aaa.npz", x_train=odd, y_train=np.zeros(20, int), classes=np.array(["ant"]))
+        raise KeyboardInterrupt
+
+    federation.grid.tamper = once(fail, task=0, phase="train", round=1)
+    with pytest.raises(KeyboardInterrupt):
+        federation.run(tasks=1)
+    federation.run(tasks=1)
+    assert [done.clients for done in federation.events(RoundFinished)] == [[0, 1], [0, 1, 2]]
+    assert federation.events(SitesKnown)[-1].sites == ["north", "south", "west"]
+    assert any("site aaa takes no part: its images are (16, 8, 3)" in e.message for e in federation.events(Warned))
 
 
 # Sites come and go.

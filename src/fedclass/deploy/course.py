@@ -62,7 +62,7 @@ class SitesCourse:
             table = dict(registry)
             self.image = tuple(table.pop("image"))
             self.known = Registry.read(table)
-            self.roster.restore(self.known.nodes)
+            self.roster.pins.update(self.known.nodes)
 
     # Before the run, and between tasks.
 
@@ -146,9 +146,10 @@ class SitesCourse:
     # During a task.
 
     def learners(self, task: int, tell: Tell) -> list[int]:
-        joined = self.roster.refresh(task)
-        found = self._fitting({site: self.roster.said[site] for site in joined}, tell)
-        if set(found) - set(self.known.sites):
+        self.roster.refresh(task)
+        new = set(self.roster.connected()) - set(self.known.sites)
+        found = self._fitting({site: self.roster.said[site] for site in new}, tell)
+        if found:
             self.known.enter(found)
             self.known.admit(found, exemplars_count=self._exemplars_count())
             tell(self._facts())

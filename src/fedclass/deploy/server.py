@@ -1,5 +1,6 @@
 """The server of a federation: the same runner as everywhere, with sites over Flower in place of simulated clients."""
 
+import contextlib
 import json
 import shlex
 import uuid
@@ -18,6 +19,7 @@ from fedclass.engines.flower.engine import Flower
 from fedclass.engines.flower.exchange import Line
 from fedclass.engines.flower.roster import Roster
 from fedclass.errors import ConfigError, RunError
+from fedclass.experiment.checkpoint import Checkpoints
 from fedclass.experiment.config import DataSettings, Experiment, load, read_table
 from fedclass.experiment.course import Course, StreamCourse
 from fedclass.experiment.runner import run
@@ -133,8 +135,18 @@ def _subject(
     data = DataSettings(name="npz" if path is not None and path.suffix == ".npz" else "folder", path=str(path or ""))
     test = _test_images(data) if path is not None and settings.test_at != "sites" else None
     course = SitesCourse(replace(experiment, data=data), test, roster, settings.rules, root)
+    course.restore(_found_out(root))
     course.meet()
     return course.setup(), course, course.site
+
+
+def _found_out(root: Path) -> Mapping[str, Any]:
+    """What a run that goes on knows of its sites: to whom names belong, and how large images are."""
+    known = Checkpoints(RunDirectory(root).checkpoints)
+    for number in reversed(known.numbers()):
+        with contextlib.suppress(RunError):  # of a damaged one the run itself will tell
+            return known.load(number).state.registry
+    return {}
 
 
 def _test_images(data: DataSettings) -> ImageSet:

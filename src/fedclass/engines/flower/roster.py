@@ -31,15 +31,6 @@ class Roster:
         self.silent: dict[int, str] = {}  # nodes that cannot take part, and why
         self._nodes: dict[str, int] = {}
 
-    def restore(self, pins: Mapping[str, int]) -> None:
-        """Names belong to the nodes that used them before this server began; it may have met others meanwhile."""
-        self.pins.update(pins)
-        wrong = [site for site, node in self._nodes.items() if self.pins.get(site, node) != node]
-        for site in wrong:
-            del self._nodes[site], self.said[site]
-        if wrong:
-            self.silent = {}  # the right ones may be among those who were turned away
-
     def node(self, site: str) -> int | None:
         return self._nodes.get(site)
 
