@@ -130,6 +130,16 @@ def test_all_is_forgotten_everywhere(site: Site, setup: Setup) -> None:
     assert run(site, setup, 1, "train") == 12  # classes that it had not had before
 
 
+def test_everything_is_deleted_also_what_is_damaged(site: Site) -> None:
+    store = site.settings.store
+    (store / "trial" / "state-0000.safetensors").write_bytes(b"half of it")
+    (store / "other" / "task-0000.json").write_bytes(b"{")
+    (store / "other" / "state-0001.safetensors.part").write_bytes(b"what a crash has left")
+    call("site", "forget", "--all", "--store", store, "--yes")
+    for name in ("trial", "other"):
+        assert sorted(path.name for path in (store / name).iterdir()) == [".lock", "forgotten.json", "site.json"]
+
+
 def test_nothing_is_deleted_without_a_yes_or_on_a_wrong_name(site: Site) -> None:
     store = site.settings.store
     before = {path: path.read_bytes() for path in store.rglob("*.*")}

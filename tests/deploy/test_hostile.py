@@ -22,7 +22,7 @@ from fedclass.deploy.answer import SOCKET, answer, respond, site_of, worker
 from fedclass.deploy.settings import FILE_NAME
 from fedclass.engines.flower import codec
 from fedclass.engines.flower.frames import Frame
-from fedclass.errors import ClientError
+from fedclass.errors import ClientError, ConfigError
 from fedclass.runs.events import RoundFinished, UpdateMissing, UpdateRejected, Warned
 from fedclass.wire import Job, Plan
 
@@ -400,3 +400,20 @@ def test_a_store_whose_name_is_too_long_for_a_socket_works_without(
     with worker(site_of(config), said.append):
         assert answer(frame, config).header["answer"] == "update"
     assert "too long a name for a socket" in said[0]
+
+
+def test_a_store_has_one_worker(asked: tuple[Frame, dict[str, Any]], tmp_path: Path) -> None:
+    frame, config = asked
+    said: list[str] = []
+    with worker(site_of(config), said.append):
+        with (
+            pytest.raises(ConfigError, match="another `fedclass site run` is using it"),
+            worker(site_of(config), lambda _: None),
+        ):
+            pass
+        assert answer(frame, config).header["answer"] == "update"
+        assert len(said) == 1
+    (tmp_path / "file").touch()
+    config = {**config, "store": str(tmp_path / "file" / "store")}
+    with pytest.raises(ConfigError, match="cannot be used"), worker(site_of(config), lambda _: None):
+        pass

@@ -677,3 +677,18 @@ def test_the_lists_name_classes_and_digests_alone(trial: Trial) -> None:
         content = json.loads((trial.folder.root / f"task-{task:04d}.json").read_text())
         assert sorted(content) == ["arrivals", "sha256", "task"]
         assert content["arrivals"] == [[name, value] for name, value in held if name in labels]
+
+
+def test_a_sites_file_names_files_and_folders_from_where_it_lies(tmp_path: Path) -> None:
+    """A supervisor starts it from another folder than its owner did."""
+    pytest.importorskip("flwr", reason="needs the extra [flower]")
+    from fedclass.deploy.node import NodeSettings
+
+    (tmp_path / "ca.crt").touch()
+    file = tmp_path / "north.toml"
+    file.write_text(
+        'superlink = "localhost:8443"\nca = "ca.crt"\n[site]\nname = "north"\ndata = "images"\nstore = "/srv/store"\n'
+    )
+    settings = NodeSettings.read(file)
+    assert settings.ca == str(tmp_path / "ca.crt")
+    assert settings.site == {"name": "north", "data": str(tmp_path / "images"), "store": "/srv/store"}

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedclass.engines.flower.frames import Frame
-from fedclass.errors import ClientError, DataError, FedclassError
+from fedclass.errors import ClientError, ConfigError, DataError, FedclassError
 
 if TYPE_CHECKING:  # brings PyTorch along
+    from fedclass.deploy.settings import SiteSettings
     from fedclass.deploy.site import Site
 
 SOCKET = ".worker.sock"  # in the site's store; no federation is called so
@@ -105,14 +106,39 @@ def _ask_worker(path: Path, frame: Frame) -> Frame:
 @contextlib.contextmanager
 def worker(site: "Site", say: Callable[[str], None]) -> Iterator[None]:
     """Answer frames that come through a socket in the store, which only its owner can open; say what was asked."""
-    store = site.settings.store
-    path = store / SOCKET
-    store.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    if not _fits(path):
+    path = site.settings.store / SOCKET
+    with _alone(site.settings):
+        path.unlink(missing_ok=True)
+        if _fits(path):
+            with _open_door(path, site, say):
+                yield
+            return
         say(f"{path}: too long a name for a socket, so that every message waits for a process to start; shorten store")
         yield
-        return
+
+
+@contextlib.contextmanager
+def _alone(settings: "SiteSettings") -> Iterator[None]:
+    """Two workers would take each other's door away."""
+    from filelock import FileLock, Timeout
+
+    where = f"site {settings.name}: store = {settings.store}"
+    lock = FileLock(settings.store / ".running", mode=0o600)
+    try:
+        settings.store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ConfigError(f"{where}: another `fedclass site run` is using it; end that one first") from None
+    except OSError as error:
+        raise ConfigError(f"{where}: cannot be used ({error.strerror}); name a folder of yours") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def _open_door(path: Path, site: "Site", say: Callable[[str], None]) -> Iterator[None]:
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(path))
         path.chmod(0o600)

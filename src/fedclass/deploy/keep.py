@@ -233,9 +233,19 @@ class FederationFolder:
         return len(gone)
 
     def forget_all(self) -> int:
-        """Delete all classes that this federation has had here, and the models."""
+        """Delete all classes that this federation has had here, and the models. What is damaged goes unread."""
+        for tasks in self.states():
+            try:
+                self.state(tasks)
+            except ClientError:
+                self._state(tasks).unlink()
+        for task in self.tasks():
+            try:
+                self._listed(task)
+            except ClientError:
+                self._task(task).unlink()
         gone = sum(self.forget(label) for label in self.classes())
-        for pattern in ("state-*", "task-*", "teacher-*"):
+        for pattern in ("state-*", "task-*", "teacher-*", "*.part"):
             for path in self.root.glob(pattern):
                 path.unlink()
         return gone

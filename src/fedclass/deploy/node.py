@@ -33,7 +33,7 @@ class NodeSettings:
 
     superlink: HOST:PORT of the server, or of the proxy before it.  ca: the certificate of its CA.  key: the site's
     private key.  trusted: whose apps may run here (Flower's --trusted-entities); empty: any that the server sends.
-    Files are named as seen from the folder of this one.
+    Files and folders are named as seen from the folder of this one.
     """
 
     superlink: str
@@ -58,6 +58,11 @@ class NodeSettings:
                 table[key] = str((path.parent / Path(str(given)).expanduser()).absolute())
                 if not Path(table[key]).is_file():
                     raise ConfigError(f"{path}: {key} = {given!r}: no such file")
+        if isinstance(table["site"], dict):
+            for key in ("data", "store"):
+                given = table["site"].get(key)
+                if isinstance(given, str) and given and not given.startswith("~"):
+                    table["site"][key] = str((path.parent / given).absolute())
         settings: NodeSettings = read_table(cls, table, str(path))
         return settings
 
