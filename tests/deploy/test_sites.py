@@ -331,6 +331,39 @@ def test_a_round_goes_on_without_those_who_do_not_answer(federation: Federation)
     assert "is not there" in reasons[1]
 
 
+def test_a_site_that_came_back_as_another_node_takes_the_place_of_the_first(federation: Federation) -> None:
+    """Without keys a node that is started again has a new number; the old one is listed for another minute."""
+    federation.site("north", {"ant": 20, "bee": 20})
+    old = federation.site("south", {"ant": 20, "bee": 20})
+
+    def restart() -> None:
+        federation.grid.nodes[999] = federation.grid.nodes[old]
+
+    federation.grid.tamper = once(restart, task=0, phase="train")
+    federation.run(tasks=1, pin_nodes=False, set="train.rounds=4 train.participation=1.0 memory.per_client=4")
+    assert [event.clients for event in federation.events(RoundFinished)] == [[0, 1]] * 4
+    asked = [m.metadata.dst_node_id for m in federation.grid.sent if header(m).get("job", {}).get("client") == 1]
+    assert asked[0] == old
+    assert set(asked[1:]) == {999}
+    announced = [m.metadata.dst_node_id for m in federation.grid.sent if header(m)["ask"] == "announcement"]
+    assert announced.count(old) == 1
+
+
+def test_a_site_whose_images_could_not_be_read_is_asked_again(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A picture may have been half copied when the task began."""
+    monkeypatch.setattr("fedclass.engines.flower.roster.AGAIN", 0.0)
+    for name in ("north", "south", "west"):
+        federation.site(name, {"ant": 20, "bee": 20})
+    whole = (federation.root / "west.npz").read_bytes()
+    (federation.root / "west.npz").write_bytes(whole[:100])
+    mend = lambda: (federation.root / "west.npz").write_bytes(whole)  # noqa: E731
+    federation.grid.tamper = once(mend, task=0, phase="train")
+    federation.run(tasks=1)
+    assert [event.clients for event in federation.events(RoundFinished)] == [[0, 1], [0, 1, 2]]
+
+
 def test_silence_ends_with_the_deadline(federation: Federation) -> None:
     federation.site("north", {"ant": 20, "bee": 20})
     node = federation.site("south", {"ant": 20, "bee": 20})

@@ -28,6 +28,7 @@ from fedclass.runs.events import Event
 from fedclass.runs.layout import RunDirectory, Writing, write_atomically
 from fedclass.wire import Plan
 
+ANNOUNCING = 300.0  # seconds for a site to say what it holds: one that hangs must not keep the others waiting
 SENT = ("seed", "memory", "model", "train", "method")  # tables of a recipe that sites are told
 
 
@@ -100,7 +101,8 @@ def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None]
     with directory.leased(holder) as writing:
         federation = _federation(directory, writing)
         line = Line(grid, settings.poll_seconds, lambda: directory.check_holder(holder))
-        roster = Roster(line, federation, seconds=settings.deadline_seconds, pin=settings.pin_nodes)
+        seconds = min(settings.deadline_seconds, ANNOUNCING)
+        roster = Roster(line, federation, seconds=seconds, pin=settings.pin_nodes)
         setup, course, site = _subject(settings, experiment, roster, directory.root)
 
         def plan(task: int, teacher: str | None) -> Plan:

@@ -11,6 +11,7 @@ from fedclass.errors import RoundError
 from fedclass.wire import Announcement
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+AGAIN = 60.0  # seconds before a node that could not take part is asked again: a picture may have been half copied
 MOST_CLASSES = 100_000
 MOST_IMAGES = 2**40  # of a class
 LARGEST_SIDE = 4096  # pixels
@@ -30,6 +31,7 @@ class Roster:
         self.said: dict[str, Announcement] = {}  # by name; also of sites that are away now
         self.silent: dict[int, str] = {}  # nodes that cannot take part, and why
         self._nodes: dict[str, int] = {}
+        self._asked: dict[int, float] = {}  # when
 
     def node(self, site: str) -> int | None:
         return self._nodes.get(site)
@@ -41,7 +43,8 @@ class Roster:
         """Ask nodes that are new what they are, and forget those that have gone. Returns sites not heard of before."""
         present = set(self.line.nodes())
         self._nodes = {site: node for site, node in self._nodes.items() if node in present}
-        self.silent = {node: why for node, why in self.silent.items() if node in present}
+        old = time.monotonic() - AGAIN
+        self.silent = {n: why for n, why in self.silent.items() if n in present and self._asked.get(n, old) > old}
         return self._ask(sorted(present - set(self._nodes.values()) - set(self.silent)), task)
 
     def wait_for(self, sites: int, *, seconds: float) -> None:
@@ -73,6 +76,7 @@ class Roster:
         frame = codec.announcement_asked(self.federation, task)
         questions = {node: Question(node, "query", frame) for node in nodes}
         answers = dict(self.line.ask(questions, seconds=self.seconds)) if questions else {}
+        self._asked.update(dict.fromkeys(nodes, time.monotonic()))
         found = []
         for node in nodes:
             answer = answers[node]
@@ -83,7 +87,11 @@ class Roster:
             assert isinstance(answer, Announcement)
             if answer.site not in self.said:
                 found.append(answer.site)
-            # Of two nodes with one name the later one counts: a site that was restarted is listed twice for a minute.
+            # Of two nodes with one name the later one counts: a site that was restarted is listed twice for a minute,
+            # and to ask the one that is gone would be to wait for it.
+            if (before := self._nodes.get(answer.site, node)) != node:
+                self.silent[before] = f"another node calls itself {answer.site!r} now"
+                self._asked[before] = time.monotonic()
             self._nodes[answer.site], self.said[answer.site] = node, answer
             if self.pin:
                 self.pins.setdefault(answer.site, node)
