@@ -242,6 +242,33 @@ def test_too_few_sites_end_the_wait(federation: Federation) -> None:
         federation.run(wait_seconds=0.3)
 
 
+def test_a_model_waits_for_the_site_without_which_it_cannot_be_tested(federation: Federation) -> None:
+    """South alone has the second task's class, and is away when it is to be tested."""
+    federation.site("north", {"ant": 20, "bee": 20})
+    south = federation.site("south", {"bee": 20})
+    tests: list[int] = []
+
+    def tamper(message: Message, reply: Message) -> Message:
+        job = header(message).get("job", {})
+        if (job.get("task"), job.get("phase")) == (0, "end_task"):
+            federation.hold("south", {"bee": 20, "cat": 20})
+        if (job.get("task"), job.get("phase"), job.get("client")) == (1, "end_task", 1):
+            federation.grid.away = {south}
+        if (job.get("task"), job.get("phase")) == (1, "evaluate"):
+            tests.append(job["client"])
+            if tests.count(0) == 2 and south in federation.grid.away:
+                federation.grid.away = set()
+        return reply
+
+    federation.grid.tamper = tamper
+    settings = "train.rounds=2 train.local_epochs=1 train.participation=1.0 memory.per_client=6 evaluation.every=1"
+    federation.run(set=settings, wait_seconds=20.0)
+    assert tests[-2:] == [0, 1]  # north first, then south, which is back; north is not asked twice
+    last = federation.events(TaskFinished)[-1]
+    assert sum(last.confusion[2]) >= 2
+    assert any(event.task == 1 and event.client == 1 for event in federation.events(UpdateMissing))
+
+
 # Servers come and go.
 
 

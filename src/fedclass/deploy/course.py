@@ -49,6 +49,7 @@ class SitesCourse:
         self.known = Registry()
         self.image: tuple[int, int, int] | None = None
         self.at_server, self.at_sites = rules.test_at != "sites", rules.test_at != "server"
+        self.patience, self.ask_every = rules.wait, rules.ask_every
         self._warned: set[str] = set()
         self._early: list[Event] = []
         self._met: Mapping[str, Announcement] | None = None  # what sites said when the server met them

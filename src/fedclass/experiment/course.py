@@ -10,11 +10,14 @@ from fedclass.runs.events import Event
 class Course(Protocol):
     """Known from the start, as in a recipe, or found out as sites announce what they hold.
 
-    at_server, at_sites: where there are test images.
+    at_server, at_sites: where there are test images.  patience: seconds to wait for sites without which a model cannot
+    be tested, asking again every `ask_every` seconds.
     """
 
     at_server: bool
     at_sites: bool
+    patience: float
+    ask_every: float
 
     @property
     def registry(self) -> Mapping[str, Any]:
@@ -35,6 +38,7 @@ class StreamCourse:
     """All is known: the stream says who holds what."""
 
     at_server, at_sites = True, False
+    patience = ask_every = 0.0
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup

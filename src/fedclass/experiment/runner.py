@@ -242,7 +242,8 @@ class Run:
             weights = self.method.finish_task(weights, self.stream.classes_until(task) - self.stream.task_sizes[task])
             extras, exemplars = self._close(task, weights)
         with spent(phases, "evaluate"):
-            counts, at_sites = self._evaluate(task, weights, extras)
+            counts, at_sites = self._evaluate(task, weights, extras, must=True)
+        assert counts is not None  # they were waited for
         self.tell(
             TaskFinished(
                 task=task,
@@ -313,7 +314,7 @@ class Run:
         counts = None
         if every and not last and (round + 1) % every == 0:
             with spent(phases, "evaluate"):
-                counts, _ = self._evaluate(task, new_weights, {})
+                counts, _ = self._evaluate(task, new_weights, {}, must=False)
         self.tell(
             RoundFinished(
                 task=task,
@@ -368,28 +369,41 @@ class Run:
         return extras, sum(update.examples for update in updates)
 
     def _evaluate(
-        self, task: int, weights: Weights, extras: Mapping[str, Tensor]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
-        """Counts on test images of the server, and beside them on those of the sites; or on the sites' alone."""
-        at_sites = self._evaluate_at_sites(task, weights) if self.course.at_sites else None
-        if not self.course.at_server and at_sites is not None:
+        self, task: int, weights: Weights, extras: Mapping[str, Tensor], *, must: bool
+    ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
+        """Counts on test images of the server, and beside them on those of the sites; or on the sites' alone.
+
+        must: wait for sites without which a task could not be tested; otherwise there are no counts then.
+        """
+        at_sites = None
+        if self.course.at_sites:
+            at_sites = self._evaluate_at_sites(task, weights, must=must and not self.course.at_server)
+        if not self.course.at_server:
             return at_sites, None
         self.model.load(weights)
         return confusion(self.model, self.method, extras, self.stream, self.setup.normalisation), at_sites
 
-    def _evaluate_at_sites(self, task: int, weights: Weights) -> NDArray[np.int64]:
-        rounds = self.experiment.train.rounds
-        jobs = [Job(client, task, rounds, "evaluate", weights, None) for client in self.course.everyone()]
-        classes = self.stream.classes_until(task)
+    def _evaluate_at_sites(self, task: int, weights: Weights, *, must: bool) -> NDArray[np.int64] | None:
+        classes, waiting = self.stream.classes_until(task), self.course.everyone()
         total = np.zeros((classes, classes), np.int64)
-        for update in self._usable(jobs):
-            total += update.extras["confusion"].numpy()
-        self.totals.bytes_down += len(jobs) * nbytes(weights)
-        if any(not total[first:end].any() for first, end in pairwise(accumulate(self.stream.task_sizes, initial=0))):
-            raise RoundError(
-                f"task {task + 1}: no site that answered holds out images of the classes of one of the tasks, and the "
-                "model cannot be tested; run again once a site with such images is there (five of a class are enough)"
-            )
+        spans = list(pairwise(accumulate(self.stream.task_sizes, initial=0)))
+        until = time.monotonic() + self.course.patience
+        while True:
+            jobs = [Job(c, task, self.experiment.train.rounds, "evaluate", weights, None) for c in waiting]
+            for update in self._usable(jobs):
+                total += update.extras["confusion"].numpy()
+                waiting.remove(update.client)
+            self.totals.bytes_down += len(jobs) * nbytes(weights)
+            if all(total[first:end].any() for first, end in spans):
+                break
+            if not must:
+                return None
+            if not waiting or time.monotonic() > until:
+                raise RoundError(
+                    f"task {task + 1}: no site that answered holds out images of the classes of one of the tasks, and "
+                    "the model cannot be tested; run again once a site has such images (five of a class are enough)"
+                )
+            time.sleep(self.course.ask_every)
         untested = [name for name, images in zip(self.stream.classes, total.sum(axis=1), strict=True) if not images]
         if untested:
             names = ", ".join(map(repr, untested[:5])) + (" ..." if len(untested) > 5 else "")
