@@ -193,7 +193,7 @@ def test_a_folder_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
 def fedclass(*words: str, cwd: Path, before: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", f"{before}from fedclass.cli import main; main()", "deploy", "keys", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=150)
 
 
 def test_the_command_prints_what_to_run_where(tmp_path: Path) -> None:

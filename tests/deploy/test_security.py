@@ -31,7 +31,7 @@ def free_port() -> int:
         return port
 
 
-def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 60) -> None:
+def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 150) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain: {what}"
@@ -55,7 +55,7 @@ class Link:
     def flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = ["flwr", *words]
         return subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=60
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=150
         )
 
     def states(self) -> list[str]:
@@ -92,7 +92,7 @@ class Link:
     def refused(self, command: list[str], log: Path) -> str:
         """What a SuperNode says that gives up by itself. Not through a pipe: its children hold that open longer."""
         with self.running(command, log) as process:
-            assert process.wait(60) == 1, log.read_text()
+            assert process.wait(150) == 1, log.read_text()
         return log.read_text()
 
 
