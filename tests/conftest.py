@@ -9,6 +9,11 @@ import torch
 from fedclass.experiment.config import Experiment, load
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that mostly wait for real processes go first: the others fill the time meanwhile."""
+    items.sort(key=lambda item: "test_loopback" not in item.nodeid)
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     """As in a run; several threads per test worker would only wait for each other."""
