@@ -80,8 +80,12 @@ def processes(word: str, below: Path) -> list[int]:
 
 
 def test_the_same_bits_although_server_and_link_are_killed(tiny: Tiny, tmp_path: Path) -> None:
-    """kill -9 of the ServerApp in the first task, of the SuperLink in the second; each run again goes on."""
-    experiment = tiny("partition.clients=2", "train.rounds=3", "evaluation.every=0", method="fedclass")
+    """kill -9 of the ServerApp in the first task, of the SuperLink in the second; each run again goes on.
+
+    One of the two sites takes part in each round, as in the simulation.
+    """
+    settings = ("partition.clients=2", "train.rounds=3", "train.participation=0.5", "evaluation.every=0")
+    experiment = tiny(*settings, method="fedclass")
     alone = run_one(experiment, tmp_path / "alone", engine="inprocess", reuse=False)
     sites, app = prepared(tmp_path, experiment)
     out, root = tmp_path / "there", tmp_path / "flower"
@@ -108,7 +112,7 @@ def test_the_same_bits_although_server_and_link_are_killed(tiny: Tiny, tmp_path:
 
 
 def test_rounds_go_on_while_sites_come_and_go(tiny: Tiny, tmp_path: Path) -> None:
-    """One joins late, one is killed and comes back, one sleeps past the deadline, and nobody waits for them.
+    """One joins late and fails later, one is killed and comes back, one sleeps past the deadline: nobody is waited for.
 
     And no exemplar is among the bytes that sites have sent, in plain text here so that they can be read.
     """
@@ -129,6 +133,7 @@ def test_rounds_go_on_while_sites_come_and_go(tiny: Tiny, tmp_path: Path) -> Non
             os.kill(sleeper, signal.SIGSTOP)
             wait_until(lambda: rounds_done(out) == 3, "the third round")
             os.kill(sleeper, signal.SIGCONT)
+            Path(sites["site-002"]["data"]).write_bytes(b"damaged")  # its job of the fourth round raises
             federation.follow(number, out, lambda _: None)
     took_part = [set(event.clients) for event in events(out, RoundFinished)]
     assert took_part[0] == {0, 1}
@@ -138,6 +143,8 @@ def test_rounds_go_on_while_sites_come_and_go(tiny: Tiny, tmp_path: Path) -> Non
     assert reasons[0, 2] == "site site-002 is not connected"
     assert "site-001" in reasons[1, 1]
     assert reasons[2, 0] == "site site-000: no answer within 45 s"
+    assert reasons[3, 2] == "site site-002: cannot use its images; its own log says why"
+    assert 2 not in took_part[3]
     assert {client for clients in took_part for client in clients} == {0, 1, 2}
 
     sent = b"".join(tap.sent)

@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import pytest
 
 from fedclass.deploy import commands
 from fedclass.deploy.keys import Keys, make_keys
+from fedclass.deploy.processes import accepts, free_port
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs fedclass[flower]")
 
@@ -24,23 +24,11 @@ NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 NGINX_CONF = Path(__file__).parents[2] / "docs" / "deploy" / "nginx.conf"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 150) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain: {what}"
         time.sleep(0.1)
-
-
-def accepts(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @dataclass(frozen=True)

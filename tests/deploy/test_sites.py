@@ -385,10 +385,41 @@ def test_a_site_whose_images_could_not_be_read_is_asked_again(
         federation.site(name, {"ant": 20, "bee": 20})
     whole = (federation.root / "west.npz").read_bytes()
     (federation.root / "west.npz").write_bytes(whole[:100])
-    mend = lambda: (federation.root / "west.npz").write_bytes(whole)  # noqa: E731
+
+    def mend() -> None:
+        (federation.root / "west.npz").write_bytes(whole)
+
     federation.grid.tamper = once(mend, task=0, phase="train")
     federation.run(tasks=1)
     assert [event.clients for event in federation.events(RoundFinished)] == [[0, 1], [0, 1, 2]]
+
+
+def test_a_site_that_is_known_and_could_not_be_read_is_asked_again_too(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """North has nothing new in the second task, and is not asked to train, whoever else comes back."""
+    monkeypatch.setattr("fedclass.engines.flower.roster.AGAIN", 0.0)
+    for name in ("north", "south", "west"):
+        federation.site(name, {"ant": 20, "bee": 20})
+
+    def later() -> None:
+        for name in ("south", "west"):
+            federation.hold(name, {"ant": 20, "bee": 20, "cat": 20})
+        whole.append((federation.root / "west.npz").read_bytes())
+        (federation.root / "west.npz").write_bytes(whole[0][:100])
+
+    def tamper(message: Message, reply: Message) -> Message:
+        job = header(message).get("job", {})
+        if (job.get("task"), job.get("phase"), job.get("client")) == (0, "evaluate", 2):
+            later()
+        if (job.get("task"), job.get("phase")) == (1, "train"):
+            (federation.root / "west.npz").write_bytes(whole[0])
+        return reply
+
+    whole: list[bytes] = []
+    federation.grid.tamper = tamper
+    federation.run()
+    assert [event.clients for event in federation.events(RoundFinished)] == [[0, 1, 2], [0, 1, 2], [1], [1, 2]]
 
 
 def test_silence_ends_with_the_deadline(federation: Federation) -> None:

@@ -69,8 +69,8 @@ class SitesCourse:
 
     def meet(self) -> None:
         """Wait until enough sites are there; what is to be told of them is told with the first task."""
-        until = time.monotonic() + self.rules.wait
-        while len(found := self._announcements(0, self._early.append)) < self.rules.min_sites:
+        until, task = time.monotonic() + self.rules.wait, max(len(self.known.sizes) - 1, 0)
+        while len(found := self._announcements(task, self._early.append)) < self.rules.min_sites:
             if time.monotonic() > until:
                 raise RoundError(
                     f"after {self.rules.wait:.0f} s there are {len(found)} sites with images, and min-sites = "
@@ -148,11 +148,11 @@ class SitesCourse:
 
     def learners(self, task: int, tell: Tell) -> list[int]:
         self.roster.refresh(task)
-        new = set(self.roster.connected()) - set(self.known.sites)
-        found = self._fitting({site: self.roster.said[site] for site in new}, tell)
-        if found:
-            self.known.enter(found)
-            self.known.admit(found, exemplars_count=self._exemplars_count())
+        others = set(self.roster.connected()) - set(self.known.learners)
+        found = self._fitting({site: self.roster.said[site] for site in others}, tell)
+        joined = self.known.enter(found)
+        self.known.admit(found, exemplars_count=self._exemplars_count())
+        if joined:
             tell(self._facts())
         self.known.nodes = dict(self.roster.pins)
         return self.known.numbers(self.known.learners)

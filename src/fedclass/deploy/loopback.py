@@ -2,8 +2,6 @@
 
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +14,7 @@ import tomli_w
 
 from fedclass.deploy import commands
 from fedclass.deploy.keys import Keys, make_keys
+from fedclass.deploy.processes import accepts, free_port, kill_group
 from fedclass.errors import RunError
 from fedclass.runs.events import Event
 from fedclass.runs.follow import Tail
@@ -97,7 +96,7 @@ class Loopback:
         if not self.secure:
             words = ["flower-superlink", "--insecure", *words[1:5], *words[-3:]]
         process = self._start("superlink", words)
-        self._until(lambda: _accepts(self.port), process, "superlink")
+        self._until(lambda: accepts(self.port), process, "superlink")
 
     def start_site(self, name: str) -> None:
         file = self.root / f"{name}.toml"
@@ -176,43 +175,3 @@ class Loopback:
             if process.poll() is not None or time.monotonic() > until:
                 raise RunError(f"{name} has not started; {self.log(name)} says why")
             time.sleep(0.1)
-
-
-def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """The process, and whatever it has started (Flower's processes start others, some in groups of their own)."""
-    for group in {process.pid, *_groups_below(process.pid)}:
-        try:
-            os.killpg(group, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
-    process.wait()
-
-
-def _groups_below(root: int) -> set[int]:
-    """Process groups of all descendants, as far as /proc tells."""
-    parents: dict[int, tuple[int, int]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = entry.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has ended meanwhile
-        parents[int(entry.parent.name)] = int(fields[1]), int(fields[2])
-    groups, below = set[int](), {root}
-    while True:
-        found = {pid for pid, (parent, _) in parents.items() if parent in below} - below
-        if not found:
-            return groups
-        groups |= {parents[pid][1] for pid in found}
-        below |= found
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _accepts(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -15,7 +15,7 @@ from typing import Any
 
 from fedclass.deploy.answer import worker
 from fedclass.deploy.commands import QUIET, supernode
-from fedclass.deploy.loopback import free_port, kill_group
+from fedclass.deploy.processes import free_port, kill_group
 from fedclass.deploy.settings import SiteSettings
 from fedclass.deploy.site import Site
 from fedclass.errors import ConfigError

@@ -42,14 +42,13 @@ class Registry:
         return sorted({name for said in announcements.values() for name in said.fresh} - set(self.classes))
 
     def begin(self, announcements: Mapping[str, Announcement]) -> None:
-        """A task begins: its classes are those not seen before."""
+        """A task begins: its classes are those not seen before. Who learns them is to be admitted."""
         new = self.unknown(announcements)
         self.classes += new
         self.sizes.append(len(new))
         self.learners = []
-        self.admit(announcements)
 
-    def admit(self, announcements: Mapping[str, Announcement], *, exemplars_count: bool = False) -> None:
+    def admit(self, announcements: Mapping[str, Announcement], *, exemplars_count: bool) -> None:
         """Sites with images for the task that is under way take part in it."""
         for site in sorted(announcements):
             said = announcements[site]

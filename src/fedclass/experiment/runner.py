@@ -70,6 +70,7 @@ def run(
     that runs with the same beginning have left, to be taken instead of being learned again.  course: which classes come
     when; by default as the setup's stream says.  writing: goes around whatever is written, if the caller holds the run.
     """
+    again = f"type: fedclass run --resume {directory.root}" if writing is None else "start the server's run again"
     try:
         hold = directory.locked() if writing is None else contextlib.nullcontext(writing)
         with hold as writing, one_thread():
@@ -78,7 +79,8 @@ def run(
             if directory.config.exists():
                 found, damage = last_whole(known, directory, made_with)
             else:
-                write_atomically(directory.config, setup.experiment.to_toml())
+                with writing():
+                    write_atomically(directory.config, setup.experiment.to_toml())
             with EventLog(directory.events, length=found.events if found else 0) as log:
 
                 def tell(event: Event) -> None:
@@ -103,10 +105,7 @@ def run(
                 run = Run(setup, engine, directory, tell, keep, store, done, course or StreamCourse(setup), writing)
                 return run.carry_out(found.state if found else None)
     except OSError as error:
-        raise RunError(
-            f"{directory.root}: cannot go on ({error}); once that is mended, type: "
-            f"fedclass run --resume {directory.root}"
-        ) from error
+        raise RunError(f"{directory.root}: cannot go on ({error}); once that is mended, {again}") from error
 
 
 @contextlib.contextmanager
