@@ -112,7 +112,7 @@ def jobs(setup: Setup, *, task: int = 0, round: int = 0) -> list[Job]:
         teacher = model.weights()
     model.grow_to(setup.stream.classes_until(task), seed=0)
     weights = model.weights()
-    sent = teacher if setup.experiment.method.teacher else None
+    sent = teacher if setup.experiment.method.declare().teacher else None
     return [Job(client, task, round, "train", weights, sent) for client in range(setup.stream.clients)]
 
 

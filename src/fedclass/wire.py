@@ -13,7 +13,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-Weights = Mapping[str, Tensor]  # parameters and buffers by name, on the CPU
+Tensors = Mapping[str, Tensor]  # by name
+Weights = Tensors  # parameters and buffers by name, on the CPU
 
 Phase = Literal["train", "end_task", "evaluate"]
 
@@ -28,6 +29,7 @@ class Job:
     phase: Phase
     weights: Weights
     teacher: Weights | None  # the global model at the end of the previous task; none in the first
+    broadcast: Tensors = field(default_factory=dict)  # the method's own, as it declares
 
     @property
     def where(self) -> str:
@@ -46,7 +48,7 @@ class Update:
     weights: Weights  # empty for the end of a task
     examples: int  # the weight of this update in the mean
     metrics: Mapping[str, float]
-    extras: Mapping[str, Tensor] = field(default_factory=dict)  # only what Method.uploads declares
+    extras: Mapping[str, Tensor] = field(default_factory=dict)  # only what the method declares
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class Plan:
     federation: under which it keeps its state.  recipe: the tables seed, memory, model, train and method of the recipe.
     mean, std: pixels in 0..1 become (x - mean) / std.  image: (H, W, C).  classes: the names of all that have arrived,
     in order of arrival.  task_sizes: how many of them came with each task.  teacher: the SHA-256 of the global model at
-    the end of the previous task, for a site that has kept it; none if the method needs none.
+    the end of the previous task, for a site that has kept it; none if the method needs none.  broadcast: the same of
+    the tensors that the method sends along.
     """
 
     federation: str
@@ -67,6 +70,7 @@ class Plan:
     classes: tuple[str, ...]
     task_sizes: tuple[int, ...]
     teacher: str | None
+    broadcast: str | None
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def plan(
         if budget.per_class is not None
         else f"{budget.per_client} per client, shared evenly among the classes it has met"
     )
-    chosen = experiment.method.selects or budget.select
+    chosen = experiment.method.declare().select or budget.select
     console.print(
         f"memory: {rule}; chosen by {chosen}; {memory[:, -1].sum()} exemplars on all clients at the end",
         highlight=False,

@@ -78,12 +78,12 @@ def respond(frame: Frame, open_site: "Callable[[], Site]", say: Callable[[str], 
         return codec.update(site.run(*asked))
     except DataError as error:
         say(printable(str(error)))
-        return codec.refused("cannot use its images; its own log says why", teacher=False)
+        return codec.refused("cannot use its images; its own log says why", lacks=False)
     except FedclassError as error:
-        return codec.refused(str(error), teacher=isinstance(error, TeacherMissing))
+        return codec.refused(str(error), lacks=isinstance(error, TeacherMissing))
     except Exception as error:  # whatever it is, the next request must find the site alive
         say(traceback.format_exc())
-        return codec.refused(f"failed ({type(error).__name__}); its own log says why", teacher=False)
+        return codec.refused(f"failed ({type(error).__name__}); its own log says why", lacks=False)
 
 
 # The worker.

@@ -149,7 +149,7 @@ def _check_teacher(plan: Plan, job: Job, accepted: Accepted) -> None:
     if plan.teacher is None:
         if job.teacher is not None:
             raise ConfigError("a teacher was sent that the plan does not name")
-        if job.phase == "train" and job.task > 0 and accepted.experiment.method.teacher == "previous task":
+        if job.phase == "train" and job.task > 0 and accepted.experiment.method.declare().teacher == "previous task":
             raise ConfigError(f"{accepted.experiment.method_name} needs a teacher, and the plan names none")
         return
     if not isinstance(plan.teacher, str) or not re.fullmatch("[0-9a-f]{64}", plan.teacher):

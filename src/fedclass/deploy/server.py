@@ -105,9 +105,9 @@ def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None]
         roster = Roster(line, federation, seconds=seconds, pin=settings.pin_nodes)
         setup, course, site = _subject(settings, experiment, roster, directory.root)
 
-        def plan(task: int, teacher: str | None) -> Plan:
+        def plan(task: int, teacher: str | None, broadcast: str | None) -> Plan:
             now = course.setup() if isinstance(course, SitesCourse) else setup
-            return _plan(now, federation, task, teacher)
+            return _plan(now, federation, task, teacher, broadcast)
 
         engine = Flower(line, roster, plan=plan, site=site, seconds=settings.deadline_seconds)
         return run(setup, engine, directory, listen, course=course, writing=writing)
@@ -156,7 +156,7 @@ def _test_images(data: DataSettings) -> ImageSet:
     return datasets.load(data.name, path=Path(data.path), fraction=1.0, test_fraction=1.0)
 
 
-def _plan(setup: Setup, federation: str, task: int, teacher: str | None) -> Plan:
+def _plan(setup: Setup, federation: str, task: int, teacher: str | None, broadcast: str | None) -> Plan:
     stream, tables = setup.stream, setup.experiment.to_tables()
     height, width, channels = stream.data.train.images.shape[1:]
     mean, std = setup.normalisation
@@ -169,4 +169,5 @@ def _plan(setup: Setup, federation: str, task: int, teacher: str | None) -> Plan
         classes=stream.classes[: stream.classes_until(task)],
         task_sizes=stream.task_sizes[: task + 1],
         teacher=teacher,
+        broadcast=broadcast,
     )

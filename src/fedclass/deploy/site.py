@@ -168,7 +168,7 @@ class Site:
             seed=made.seed,
         )
         update = client.run(job)
-        if job.phase == "end_task" and made.method.teacher == "previous task":
+        if job.phase == "end_task" and made.method.declare().teacher == "previous task":
             folder.keep_teacher(job.weights)
         return update
 
@@ -176,7 +176,7 @@ class Site:
         if job.teacher is not None:
             folder.keep_teacher(job.teacher)
             return job
-        if plan.teacher is None or job.phase != "train" or accepted.experiment.method.teacher != "previous task":
+        if plan.teacher is None or job.phase != "train" or accepted.experiment.method.declare().teacher != "previous task":
             return job
         teacher = folder.teacher(plan.teacher)
         if teacher is None:

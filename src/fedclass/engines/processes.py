@@ -43,11 +43,10 @@ class ClientBuilder(Protocol):
 
 @dataclass(frozen=True)
 class _Order:
-    """What a worker is sent: a job without its weights, the keys of the weights, and the client's state."""
+    """What a worker is sent: a job without its tensors, their keys by the job's fields, and the client's state."""
 
     job: Job
-    weights: int
-    teacher: int | None
+    keys: dict[str, int]
     state: ClientState
 
 
@@ -168,12 +167,13 @@ class Processes:
         self._workers[number] = self._start()
 
     def _send(self, worker: _Worker, job: Job, position: int) -> None:
-        """Weights are sent to a worker once, however many jobs share them."""
-        key, teacher = self._key(job.weights), None if job.teacher is None else self._key(job.teacher)
-        needed = {key} if teacher is None else {key, teacher}
+        """Weights, teacher and broadcast are sent to a worker once, however many jobs share them."""
+        shared = {"weights": job.weights, "teacher": job.teacher, "broadcast": job.broadcast}
+        keys = {field: self._key(tensors) for field, tensors in shared.items() if tensors}
+        needed = set(keys.values())
         self._weights = {k: self._weights[k] for k in sorted(needed)}
         news = {k: self._weights[k] for k in needed - worker.has}
-        order = _Order(replace(job, weights={}, teacher=None), key, teacher, self.store.load(job.client))
+        order = _Order(replace(job, weights={}, teacher=None, broadcast={}), keys, self.store.load(job.client))
         worker.has = needed
         if not worker.positions:
             worker.began = time.perf_counter()
@@ -235,12 +235,11 @@ def _work(channel: Channel, builder: Shared[ClientBuilder]) -> None:
             order, news = channel.receive()
         except EOFError:
             return
-        held = {key: weights for key, weights in (held | news).items() if key in (order.weights, order.teacher)}
+        held = {key: tensors for key, tensors in (held | news).items() if key in order.keys.values()}
         store.state = order.state
-        teacher = None if order.teacher is None else held[order.teacher]
         answer: _Answer
         try:
-            update = client.run(replace(order.job, weights=held[order.weights], teacher=teacher))
+            update = client.run(replace(order.job, **{field: held[key] for field, key in order.keys.items()}))
             answer = update, None if store.state is order.state else store.state
         except FedclassError as error:
             error.add_note(traceback.format_exc())

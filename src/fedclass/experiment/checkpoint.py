@@ -20,17 +20,9 @@ from fedclass.errors import RunError
 from fedclass.federation.store import ClientState
 from fedclass.models.weights import plain
 from fedclass.runs.layout import write_atomically
-from fedclass.wire import Weights
+from fedclass.wire import Tensors, Weights
 
 KEPT = 2  # checkpoints of a run; the older ones are for the case that the newest is damaged
-
-
-@dataclass(frozen=True)
-class GlobalModel:
-    """What a task leaves behind: the weights, and what the method needs besides them to predict."""
-
-    weights: Weights
-    extras: Mapping[str, Tensor]
 
 
 @dataclass
@@ -47,15 +39,16 @@ class Totals:
 class State:
     """A run between two rounds: all that the rest of it depends on. Tasks and rounds count from 0.
 
-    weights: the global model, in the middle of a task.  last: what the task before left behind.  reached: the clients
-    that have been sent that model as their teacher.  before_task: the totals when the task began.  registry: what the
-    course has found out.
+    weights: the global model, in the middle of a task.  last: the one that the task before left behind.  method: the
+    method's own state.  reached: the clients that have been sent `last` as their teacher.  before_task: the totals when
+    the task began.  registry: what the course has found out.
     """
 
     task: int = 0
     round: int = 0
     weights: Weights | None = None
-    last: GlobalModel | None = None
+    last: Weights | None = None
+    method: Tensors = field(default_factory=dict)
     confusions: Sequence[NDArray[np.int64]] = ()
     reached: frozenset[int] = frozenset()
     totals: Totals = field(default_factory=Totals)
@@ -136,12 +129,12 @@ class Checkpoints:
             clients, models = (self._read(content["files"][kind]) for kind in ("clients", "models"))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             raise RunError(f"{path}: this checkpoint is damaged ({error})") from error
-        last = GlobalModel(_part(models, "last"), dict(_part(models, "extras"))) if _part(models, "last") else None
         state = State(
             task=content["task"],
             round=content["round"],
             weights=_part(models, "weights") or None,
-            last=last,
+            last=_part(models, "last") or None,
+            method=_part(models, "method"),
             confusions=[np.array(counts, np.int64) for counts in content["confusions"]],
             reached=frozenset(content["reached"]),
             totals=Totals(**content["totals"]),
@@ -194,9 +187,7 @@ def _digest(content: bytes) -> str:
 
 
 def _models_to_tensors(state: State) -> dict[str, Tensor]:
-    parts: dict[str, Mapping[str, Tensor]] = {"weights": state.weights or {}}
-    if state.last is not None:
-        parts |= {"last": state.last.weights, "extras": state.last.extras}
+    parts: dict[str, Tensors] = {"weights": state.weights or {}, "last": state.last or {}, "method": state.method}
     return {f"{part}/{name}": plain(t) for part, tensors in parts.items() for name, t in tensors.items()}
 
 
@@ -205,14 +196,24 @@ def _part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
 
 
 def _clients_to_tensors(clients: Mapping[int, ClientState]) -> dict[str, Tensor]:
-    """tasks: (n, 2) client, tasks.  groups: (m, 3) client, class, number of exemplars.  index: all exemplars."""
+    """tasks: (n, 3) client, tasks, classes.  groups: (m, 3) client, class, number of exemplars.  index: all exemplars.
+
+    rows/CLIENT/NAME, method/CLIENT/NAME: what the method keeps.
+    """
     groups = [(c, label, images) for c, state in clients.items() for label, images in state.exemplars.of_class.items()]
-    tasks = [(client, state.tasks) for client, state in clients.items()]
+    tasks = [(client, state.tasks, state.classes) for client, state in clients.items()]
     kept = [images for _, _, images in groups]
+    own = {
+        f"{place}/{client}/{name}": plain(tensor)
+        for client, state in clients.items()
+        for place, tensors in (("rows", state.rows), ("method", state.method))
+        for name, tensor in tensors.items()
+    }
     return {
-        "tasks": torch.tensor(tasks, dtype=torch.int64).reshape(-1, 2),
+        "tasks": torch.tensor(tasks, dtype=torch.int64).reshape(-1, 3),
         "groups": torch.tensor([(c, label, len(i)) for c, label, i in groups], dtype=torch.int64).reshape(-1, 3),
         "index": torch.from_numpy(np.concatenate(kept) if kept else np.empty(0, np.int64)),
+        **own,
     }
 
 
@@ -222,7 +223,19 @@ def _clients_from_tensors(tensors: Mapping[str, Tensor]) -> dict[int, ClientStat
     for client, label, count in tensors["groups"].tolist():
         of_class.setdefault(client, {})[label] = index[start : start + count].copy()
         start += count
+    own: dict[tuple[str, int], dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        place, _, rest = key.partition("/")
+        if rest:
+            client, _, name = rest.partition("/")
+            own.setdefault((place, int(client)), {})[name] = tensor
     return {
-        client: ClientState(tasks=tasks, exemplars=Exemplars(of_class.get(client, {})))
-        for client, tasks in tensors["tasks"].tolist()
+        client: ClientState(
+            tasks=tasks,
+            exemplars=Exemplars(of_class.get(client, {})),
+            rows=own.get(("rows", client), {}),
+            method=own.get(("method", client), {}),
+            classes=classes,
+        )
+        for client, tasks, classes in tensors["tasks"].tolist()
     }

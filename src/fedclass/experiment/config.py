@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import Field, TypeAdapter, ValidationError
@@ -17,8 +17,8 @@ from fedclass.data.partition import PartitionSettings
 from fedclass.data.stream import StreamSettings
 from fedclass.errors import ConfigError
 from fedclass.federation.client import TrainSettings
-from fedclass.methods import METHODS, FedAvg
-from fedclass.methods.base import Teacher, parameters
+from fedclass.methods import METHODS, Method
+from fedclass.methods.base import parameters
 from fedclass.models.build import imported
 
 
@@ -60,7 +60,7 @@ class Experiment:
     train: TrainSettings = field(default_factory=TrainSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     method_name: str = "fedclass"
-    method: FedAvg = field(default_factory=METHODS["fedclass"])
+    method: Method = field(default_factory=METHODS["fedclass"])
 
     def to_tables(self) -> dict[str, Any]:
         """The whole recipe, defaults included; reading it back gives an equal experiment."""
@@ -147,15 +147,12 @@ def experiment(table: Mapping[str, Any], *, where: str = "recipe") -> Experiment
     return Experiment(seed=seed, method_name=name, method=method, **sections)
 
 
-def find_method(name: str) -> type[FedAvg]:
+def find_method(name: str) -> type[Method]:
     """A method by its id, or a user's own by package.module:Class."""
     if isinstance(name, str) and ":" in name:
         found = imported(name, where="method")
-        if not (isinstance(found, type) and issubclass(found, FedAvg) and is_dataclass(found)):
-            raise ConfigError(f"method: {name!r} must be a dataclass that derives from fedclass.methods.FedAvg")
-        if isinstance(found.teacher, str) and found.teacher not in get_args(Teacher):
-            options = ", ".join(map(repr, get_args(Teacher)))
-            raise ConfigError(f"method: {name!r} has teacher = {found.teacher!r}; it must be None or one of {options}")
+        if not (isinstance(found, type) and issubclass(found, Method) and is_dataclass(found)):
+            raise ConfigError(f"method: {name!r} must be a dataclass that derives from fedclass.FedAvg or fedclass.Method")
         return found
     if name not in METHODS:
         hint = _suggestion(str(name), METHODS) or "your own: package.module:Class"

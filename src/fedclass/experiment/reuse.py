@@ -19,7 +19,7 @@ from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.setup import Setup
 from fedclass.federation.client import chosen_device
 from fedclass.federation.store import ClientState
-from fedclass.methods.base import FedAvg, parameters
+from fedclass.methods.base import Method, parameters
 from fedclass.runs.events import (
     Event,
     EventLog,
@@ -152,7 +152,7 @@ def key_after(setup: Setup, tasks: int) -> str:
         "model": [asdict(e.model), _code(sys.modules.get(e.model.name.partition(":")[0]))],
         "train": train,
         "evaluation": asdict(e.evaluation),
-        "memory": asdict(e.memory) | {"select": e.method.selects or e.memory.select},
+        "memory": asdict(e.memory) | {"select": e.method.declare().select or e.memory.select},
         "classes": stream.classes[:until],
         "tasks": stream.task_sizes[:tasks],
         "shares": _shares(setup, until),
@@ -161,15 +161,15 @@ def key_after(setup: Setup, tasks: int) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def method_key(method: FedAvg, tasks: int) -> object:
+def method_key(method: Method, tasks: int) -> object:
     """What of the method matters in its first `tasks` tasks.
 
-    A method that says of itself, not through a parent, that it begins like FedAvg, is FedAvg in the first task.
+    A method that begins like FedAvg is FedAvg in the first task.
     """
     kind = type(method)
-    if tasks == 1 and vars(kind).get("begins_like_fedavg", False):
+    if tasks == 1 and method.declare().begins_like_fedavg:
         return "fedavg"
-    classes = [c for c in kind.__mro__ if issubclass(c, FedAvg)]
+    classes = [c for c in kind.__mro__ if issubclass(c, Method)]
     code = [_code(sys.modules[c.__module__]) for c in classes]
     return [f"{kind.__module__}.{kind.__qualname__}", parameters(method), code]
 

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, pairwise
 from typing import Any
@@ -12,14 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save
-from torch import Tensor
 
 import fedclass
 from fedclass import metrics
 from fedclass.data.memory import planned
 from fedclass.engines.base import Engine
 from fedclass.errors import RoundError, RunError
-from fedclass.experiment.checkpoint import Checkpoints, GlobalModel, State, Totals
+from fedclass.experiment.checkpoint import Checkpoints, State, Totals
 from fedclass.experiment.course import Course, StreamCourse
 from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.resume import changes, circumstances, last_whole
@@ -30,7 +29,11 @@ from fedclass.federation.client import chosen_device
 from fedclass.federation.evaluate import confusion
 from fedclass.federation.server import Missing, sample, usable
 from fedclass.federation.store import MemoryStore
-from fedclass.models.weights import plain
+from fedclass.methods.base import ServerContext
+from fedclass.methods.declare import Sizes, grown, misfit
+from fedclass.models.incremental import IncrementalModel
+from fedclass.models.weights import plain, weighted_mean
+from fedclass.rng import generator
 from fedclass.runs.events import (
     Event,
     EventLog,
@@ -48,7 +51,7 @@ from fedclass.runs.events import (
     read_events,
 )
 from fedclass.runs.layout import RunDirectory, Writing, write_atomically
-from fedclass.wire import Job, Update, Weights, nbytes, sha256
+from fedclass.wire import Job, Tensors, Update, Weights, nbytes, sha256
 
 Listener = Callable[[Event], None]
 
@@ -137,9 +140,11 @@ class Run:
         self.setup, self.engine, self.directory, self.tell, self.keep = setup, engine, directory, tell, keep
         self.store, self.done, self.course, self.writing = store, done, course, writing
         self.experiment, self.stream, self.method = setup.experiment, setup.stream, setup.experiment.method
+        self.declared = self.method.declare()
         self.model = setup.build().to(chosen_device(self.experiment.train.device))
         self.totals = Totals()
         self.checkpoint_seconds = 0.0
+        self._sent: tuple[str, Tensors] = "", {}  # the last broadcast
 
     def carry_out(self, state: State | None) -> dict[str, Any]:
         if state is None:
@@ -155,7 +160,7 @@ class Run:
             raise RunError(f"{self.directory.root}: ended before its first task; nothing has been learned")
         summary = self._summary(state)
         with self.writing():
-            self._write_model(state.last)
+            self._write_model(state.last, state.method)
         self.tell(RunFinished(summary=summary))
         with self.writing():
             write_atomically(self.directory.summary, json.dumps(summary, indent=1) + "\n")
@@ -219,29 +224,37 @@ class Run:
 
     def _task(self, state: State) -> State:
         """Learn a task, or the rest of it, and return the state in which the next one begins."""
-        task, teacher = state.task, state.last.weights if state.last else None
+        task, teacher = state.task, state.last
         if state.weights is None:
             if self.course.registry != state.registry:
                 state = self._kept(state)  # what was found out now stays so, whatever happens in the first round
             if teacher is not None:
                 self.model.load(teacher)
+            before = self.model.classes
             self.model.grow_to(self.stream.classes_until(task), seed=self.experiment.seed)
-            state = replace(state, before_task=replace(self.totals, seconds=self._seconds()))
+            own = grown(state.method, self.declared.server, self.model, before)
+            if task == 0:
+                own = self._own("start", self.method.start(self._server(task, 0, self.model.weights(), own)))
+            state = replace(state, method=own, before_task=replace(self.totals, seconds=self._seconds()))
             learners = self.course.learners(task, self.tell)
             self.tell(TaskStarted(task=task, new_classes=self._new_classes(task), clients=len(learners)))
         else:
             self.model.load(state.weights)
         weights: Weights = self.model.weights()
-        reached = set(state.reached)
+        own, reached = state.method, set(state.reached)
         for round in range(state.round, self.experiment.train.rounds):
-            weights = self._round(task, round, weights, teacher, reached)
-            state = self._kept(replace(state, round=round + 1, weights=weights, reached=frozenset(reached)))
+            weights, own = self._round(task, round, weights, own, teacher, reached)
+            state = self._kept(
+                replace(state, round=round + 1, weights=weights, method=own, reached=frozenset(reached))
+            )
         phases: dict[str, float] = {}
         with spent(phases, "clients"):
-            weights = self.method.finish_task(weights, self.stream.classes_until(task) - self.stream.task_sizes[task])
-            extras, exemplars = self._close(task, weights)
+            rounds = self.experiment.train.rounds
+            weights, own = self.method.end_rounds(self._server(task, rounds, weights, own))
+            own = self._own("end_rounds", own)
+            weights, own, exemplars = self._close(task, weights, own)
         with spent(phases, "evaluate"):
-            counts, at_sites = self._evaluate(task, weights, extras, must=True)
+            counts, at_sites = self._evaluate(task, weights, own, must=True)
         assert counts is not None  # they were waited for
         self.tell(
             TaskFinished(
@@ -255,7 +268,7 @@ class Run:
                 phases=phases,
             )
         )
-        finished = State(task=task + 1, last=GlobalModel(weights, extras), confusions=[*state.confusions, counts])
+        finished = State(task=task + 1, last=weights, method=own, confusions=[*state.confusions, counts])
         finished = self._kept(finished)
         if self.done is not None and self.store is not None:
             try:
@@ -274,16 +287,18 @@ class Run:
         task: int,
         round: int,
         weights: Weights,
+        own: Tensors,
         teacher: Weights | None,
         reached: set[int],
-    ) -> Weights:
+    ) -> tuple[Weights, Tensors]:
         began, train = time.perf_counter(), self.experiment.train
         phases = {"clients": 0.0, "checkpoint": self.checkpoint_seconds}
         clients = self.course.learners(task, self.tell)
         asked = sample(clients, participation=train.participation, seed=self.experiment.seed, task=task, round=round)
-        sent = teacher if self.method.teacher == "previous task" else None
-        jobs = [Job(client, task, round, "train", weights, sent) for client in asked]
-        down = len(jobs) * nbytes(weights) + len(set(asked) - reached) * nbytes(sent or {})
+        sent = teacher if self.declared.teacher == "previous task" else None
+        broadcast = self._broadcast(self.declared.broadcast, own)
+        jobs = [Job(client, task, round, "train", weights, sent, broadcast) for client in asked]
+        down = len(jobs) * (nbytes(weights) + nbytes(broadcast)) + len(set(asked) - reached) * nbytes(sent or {})
         reached.update(asked)
         used: list[Update] = []
 
@@ -296,7 +311,9 @@ class Run:
         up = self.totals.bytes_up
         updates = received()
         first = next(updates, None)  # none at all could not be averaged
-        new_weights = weights if first is None else self.method.aggregate(chain([first], updates), weights)
+        server = self._server(task, round, weights, own)
+        new_weights, own = (weights, own) if first is None else self.method.aggregate(server, chain([first], updates))
+        own = self._own("aggregate", own)
         phases["aggregate"] = time.perf_counter() - began - phases["clients"]
         if len(used) < train.min_updates:
             raise RoundError(
@@ -313,7 +330,7 @@ class Run:
         counts = None
         if every and not last and (round + 1) % every == 0:
             with spent(phases, "evaluate"):
-                counts, _ = self._evaluate(task, new_weights, {}, must=False)
+                counts, _ = self._evaluate(task, new_weights, own, must=False)
         self.tell(
             RoundFinished(
                 task=task,
@@ -330,7 +347,46 @@ class Run:
                 phases=phases,
             )
         )
-        return new_weights
+        return new_weights, own
+
+    # The method's own state.
+
+    def _server(self, task: int, round: int, weights: Weights, own: Tensors) -> ServerContext:
+        """What the method's hooks at the server are given."""
+        until = self.stream.classes_until(task)
+
+        def build() -> IncrementalModel:
+            model = self.setup.build().to(self.model.head.weight.device)
+            model.grow_to(until, seed=self.experiment.seed)
+            return model
+
+        return ServerContext(
+            task=task,
+            round=round,
+            rounds=self.experiment.train.rounds,
+            old_classes=until - self.stream.task_sizes[task],
+            sizes=Sizes.of(self.model),
+            clients=len(self.course.everyone()),
+            weights=weights,
+            state=own,
+            generator=generator(self.experiment.seed, "server", "task", task, "round", round),
+            device=self.model.head.weight.device,
+            build=build,
+            mean=lambda updates: weighted_mean((update.weights, update.examples) for update in updates),
+        )
+
+    def _own(self, hook: str, own: Tensors) -> Tensors:
+        """What a hook has returned as the method's state; RunError if that is not what the method declares."""
+        if (fault := misfit(own, self.declared.server, Sizes.of(self.model))) is not None:
+            raise RunError(f"{self.experiment.method_name}: {type(self.method).__name__}.{hook}: {fault}")
+        return {name: tensor.detach().cpu() for name, tensor in own.items()}
+
+    def _broadcast(self, names: Sequence[str], own: Tensors) -> Tensors:
+        """The same object as before if it has the same content, so that it need not be sent again."""
+        now = {name: own[name] for name in names if name in own}
+        if sha256(now) != self._sent[0]:
+            self._sent = sha256(now), now
+        return self._sent[1]
 
     def _usable(self, jobs: list[Job]) -> Iterator[Update]:
         """Run the jobs; count bytes, tell what comes in, and leave out what cannot be used."""
@@ -349,46 +405,44 @@ class Run:
                 self.tell(UpdateReceived(task=task, round=round, done=done, of=len(jobs)))
                 yield update
 
-        return usable(received(), jobs, self.method, reject)
+        return usable(received(), jobs, self.method, Sizes.of(self.model), reject)
 
-    def _close(self, task: int, weights: Weights) -> tuple[Mapping[str, Tensor], int]:
-        """Let every client choose its exemplars, and gather what the method declares as uploads."""
+    def _close(self, task: int, weights: Weights, own: Tensors) -> tuple[Weights, Tensors, int]:
+        """Let every client choose its exemplars and report to the method, which has the last word on the model."""
         rounds = self.experiment.train.rounds
         jobs = [Job(client, task, rounds, "end_task", weights, None) for client in self.course.everyone()]
         updates = list(self._usable(jobs))
-        if self.method.uploads or (self.method.selects or self.experiment.memory.select) == "herding":
+        selects = self.declared.select or self.experiment.memory.select
+        if self.declared.uploads.get("end_task") or self.declared.rows or selects == "herding":
             self.totals.bytes_down += len(jobs) * nbytes(weights)
-        extras = self.method.gather([u.extras for u in updates if u.extras]) if self.method.uploads else {}
-        if self.method.uploads and not extras:
-            message = (
-                f"task {task + 1}: clients' {' and '.join(self.method.uploads)} do not cover every class, so that the "
-                "model's own scores predict; more exemplars per class would help (memory.per_class=2)"
-            )
-            self.tell(Warned(message=message))
-        return extras, sum(update.examples for update in updates)
+        weights, own = self.method.end_task(self._server(task, rounds, weights, own), [u.extras for u in updates])
+        return weights, self._own("end_task", own), sum(update.examples for update in updates)
 
     def _evaluate(
-        self, task: int, weights: Weights, extras: Mapping[str, Tensor], *, must: bool
+        self, task: int, weights: Weights, own: Tensors, *, must: bool
     ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
         """Counts on test images of the server, and beside them on those of the sites; or on the sites' alone.
 
         must: wait for sites without which a task could not be tested; otherwise there are no counts then.
         """
         at_sites = None
+        own = self._broadcast(self.declared.predicts_with, own)
         if self.course.at_sites:
-            at_sites = self._evaluate_at_sites(task, weights, must=must and not self.course.at_server)
+            at_sites = self._evaluate_at_sites(task, weights, own, must=must and not self.course.at_server)
         if not self.course.at_server:
             return at_sites, None
         self.model.load(weights)
-        return confusion(self.model, self.method, extras, self.stream, self.setup.normalisation), at_sites
+        return confusion(self.model, self.method, own, self.stream, self.setup.normalisation), at_sites
 
-    def _evaluate_at_sites(self, task: int, weights: Weights, *, must: bool) -> NDArray[np.int64] | None:
+    def _evaluate_at_sites(
+        self, task: int, weights: Weights, own: Tensors, *, must: bool
+    ) -> NDArray[np.int64] | None:
         classes, waiting = self.stream.classes_until(task), self.course.everyone()
         total = np.zeros((classes, classes), np.int64)
         spans = list(pairwise(accumulate(self.stream.task_sizes, initial=0)))
         until = time.monotonic() + self.course.patience
         while True:
-            jobs = [Job(c, task, self.experiment.train.rounds, "evaluate", weights, None) for c in waiting]
+            jobs = [Job(c, task, self.experiment.train.rounds, "evaluate", weights, None, own) for c in waiting]
             for update in self._usable(jobs):
                 total += update.extras["confusion"].numpy()
                 waiting.remove(update.client)
@@ -425,11 +479,12 @@ class Run:
             "bytes_down": self.totals.bytes_down,
             "seconds": state.totals.seconds,
             "samples_per_second": self.totals.samples / state.totals.seconds,
-            "weights_sha256": sha256(state.last.weights),
+            "weights_sha256": sha256(state.last),
         }
 
-    def _write_model(self, last: GlobalModel) -> None:
-        named = dict(last.weights) | {f"{EXTRAS}{name}": tensor for name, tensor in last.extras.items()}
+    def _write_model(self, last: Weights, own: Tensors) -> None:
+        extras = {f"{EXTRAS}{name}": own[name] for name in self.declared.predicts_with if name in own}
+        named = dict(last) | extras
         tensors = {name: plain(tensor) for name, tensor in named.items()}
         write_atomically(self.directory.model, save(tensors, metadata=describe(self.setup, tensors)))
         write_atomically(self.directory.classes, json.dumps(list(self.stream.classes)) + "\n")

@@ -32,7 +32,7 @@ from fedclass.experiment.config import ModelSettings, experiment
 from fedclass.experiment.export import write_onnx
 from fedclass.experiment.setup import Setup
 from fedclass.federation.evaluate import BATCH, scores
-from fedclass.methods.base import FedAvg, parameters
+from fedclass.methods.base import Method, parameters
 from fedclass.models.build import build_model
 from fedclass.models.incremental import IncrementalModel
 from fedclass.models.weights import flaw
@@ -133,7 +133,7 @@ class Network(nn.Module):
     """(B, H, W, C) uint8 images to (B, classes) scores: normalisation, backbone, head and method in one."""
 
     def __init__(
-        self, model: IncrementalModel, method: FedAvg, extras: Mapping[str, Tensor], description: Description
+        self, model: IncrementalModel, method: Method, extras: Mapping[str, Tensor], description: Description
     ) -> None:
         super().__init__()
         self.model, self.method, self.extras = model, method, extras

@@ -4,6 +4,7 @@ import contextlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
@@ -15,14 +16,15 @@ from torch.nn import functional as F
 
 from fedclass.data.batches import as_input, crop_and_flip, cut_out, normalise
 from fedclass.data.images import ImageSet
-from fedclass.data.memory import MemorySettings, herd, remember
+from fedclass.data.memory import Exemplars, MemorySettings, herd, remember
 from fedclass.data.partition import Index
 from fedclass.errors import ClientError, ConfigError, FedclassError
 from fedclass.federation.store import ClientState, ClientStore
-from fedclass.methods.base import Batch, ClientContext, FedAvg
+from fedclass.methods.base import Batch, ClientContext, Method, Outcome, Schedule
+from fedclass.methods.declare import Sizes, Specs, grown, misfit
 from fedclass.models.incremental import IncrementalModel
 from fedclass.rng import array_generator, generator
-from fedclass.wire import Job, Update, Weights
+from fedclass.wire import Job, Tensors, Update, Weights
 
 INFERENCE_BATCH = 256
 TORCH = str(Path(torch.__file__).parent)
@@ -90,7 +92,7 @@ class Client:
     def __init__(
         self,
         stream: ClientStream,
-        method: FedAvg,
+        method: Method,
         *,
         train: TrainSettings,
         memory: MemorySettings,
@@ -100,11 +102,12 @@ class Client:
         seed: int,
     ) -> None:
         self.stream, self.method, self.train, self.store, self.seed = stream, method, train, store, seed
-        self.memory = replace(memory, select=method.selects or memory.select)
+        self.declared = method.declare()
+        self.memory = replace(memory, select=self.declared.select or memory.select)
         self.normalisation = normalisation
         self.device = chosen_device(train.device)
         self.model = build().to(self.device)
-        self.teacher = build().to(self.device).eval() if method.teacher else None
+        self.teacher = build().to(self.device).eval() if self.declared.teacher else None
         self._images = torch.from_numpy(stream.data.train.images)
         self._targets = torch.from_numpy(stream.targets)
         self._loaded: Weights | None = None  # what self.teacher holds
@@ -117,16 +120,18 @@ class Client:
     def _train(self, job: Job) -> Update:
         state = self._caught_up(job)
         new = self.stream.new_data(job.client, job.task)
-        index = np.concatenate([new, state.exemplars.index])
+        mixed = self.declared.replay == "mixed"
+        index = np.concatenate([new, state.exemplars.index]) if mixed else new
         self.model.load(job.weights)
         self.model.train()
-        context = self._context(job)
+        context = self._context(job, state, new, steps=self.train.local_epochs * ceil(len(index) / self.train.batch_size))
         optimizer = torch.optim.SGD(
             self.model.movable,
             lr=self.train.learning_rate,
             momentum=self.train.momentum,
             weight_decay=self.train.weight_decay,
         )
+        adjusts = type(self.method).adjust is not Method.adjust
         total = torch.zeros((), device=self.device)
         for batch in self._batches(job, index):
             optimizer.zero_grad(set_to_none=False)
@@ -140,49 +145,86 @@ class Client:
                     "change train.batch_size, or set model.norm=group"
                 ) from error
             loss.backward()
+            if adjusts:
+                gradient = self.model.flat.grad
+                assert gradient is not None
+                self.method.adjust(context, gradient)
             optimizer.step()
+            self.method.after_step(context)
             total += loss.detach() * len(batch.labels)
+        with torch.no_grad():
+            outcome = self.method.end_round(context)
+        self._keep(job, state, outcome)
         samples = self.train.local_epochs * len(index)
+        with_exemplars = self.train.weighting == "with-exemplars"
         return Update(
             client=job.client,
             task=job.task,
             round=job.round,
             weights=self.model.weights(),
-            examples=len(index) if self.train.weighting == "with-exemplars" else len(new),
+            examples=len(new) + len(state.exemplars) if with_exemplars else len(new),
             metrics={"loss": float(total) / max(samples, 1), "samples": float(samples)},
+            extras=self._checked(job, "end_round", outcome.uploads, self.declared.uploads.get("train", {})),
         )
 
     def _end_task(self, job: Job) -> Update:
         """Choose exemplars with the task's final model, and send what the method declares."""
-        if self.method.uploads or self.memory.select == "herding":
+        uploads = self.declared.uploads.get("end_task", {})
+        if uploads or self._looks_at_images:
             self.model.load(job.weights)
             self.model.eval()
         state = self.store.load(job.client)
         if state.tasks <= job.task:
-            state = self._remember(job.client, state, job.task + 1)
-        index = torch.from_numpy(state.exemplars.index)
-        extras = {}
-        if self.method.uploads:
+            state = self._remember(job, state, job.task + 1)
+        extras: Tensors = {}
+        if uploads:
             with torch.no_grad():
-                images = as_input(self._normalised(index)).to(self.device)
-                labels = self._targets[index].to(self.device)
-                extras = dict(self.method.end_task(self._context(job), images, labels))
+                context = self._context(job, state, self.stream.new_data(job.client, job.task))
+                extras = self.method.report(context, self._exemplars(state))
         return Update(
             client=job.client,
             task=job.task,
             round=job.round,
             weights={},
-            examples=len(index),
-            metrics={"exemplars": float(len(index))},
-            extras={name: tensor.cpu() for name, tensor in extras.items()},
+            examples=len(state.exemplars),
+            metrics={"exemplars": float(len(state.exemplars))},
+            extras=self._checked(job, "report", extras, uploads),
         )
 
-    def _context(self, job: Job) -> ClientContext:
+    # What the method keeps and sends.
+
+    @property
+    def _looks_at_images(self) -> bool:
+        """Whether the end of a task needs the model at the client."""
+        return self.memory.select == "herding" or bool(self.declared.rows)
+
+    def _context(self, job: Job, state: ClientState, new: Index, *, steps: int = 0) -> ClientContext:
+        held = self._targets[torch.from_numpy(np.concatenate([new, state.exemplars.index]))]
+        made = grown(state.method, self.declared.client, self.model, state.classes) if state.method else {}
         return ClientContext(
             model=self.model,
             old_classes=self.stream.classes_until(job.task) - self.stream.task_sizes[job.task],
             weights=job.weights,
+            counts=torch.bincount(held, minlength=self.model.classes),
+            schedule=Schedule(job.task, job.round, self.train.rounds, steps, self.train.learning_rate),
+            state={name: tensor.to(self.device) for name, tensor in made.items()},
+            broadcast={name: tensor.to(self.device) for name, tensor in job.broadcast.items()},
+            replay=self._replay(job, state),
         )
+
+    def _keep(self, job: Job, state: ClientState, outcome: Outcome) -> None:
+        """Save the method's state, if it has any."""
+        if self.declared.client or outcome.state:
+            kept = self._checked(job, "end_round", outcome.state, self.declared.client)
+            rows = grown(state.rows, self.declared.rows, self.model, state.classes, rows=True) if state.rows else {}
+            self.store.save(job.client, replace(state, rows=rows, method=kept, classes=self.model.classes))
+
+    def _checked(self, job: Job, hook: str, tensors: Tensors, specs: Specs, rows: int | None = None) -> Tensors:
+        """What a hook has returned, on the CPU and apart from the model's memory; ClientError if it is not as declared."""
+        fault = misfit(tensors, specs, Sizes.of(self.model), rows=rows, every=True) if tensors or specs else None
+        if fault is not None:
+            raise ClientError(f"{job.where}: {type(self.method).__name__}.{hook}: {fault}")
+        return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
 
     # Batches.
 
@@ -219,7 +261,7 @@ class Client:
         The previous task's model does not change, so its logits are kept for the whole task.
         """
         weights = job.teacher
-        if self.method.teacher == "received" and job.task > 0:
+        if self.declared.teacher == "received" and job.task > 0:
             old = self.stream.classes_until(job.task - 1)
             head = {name: job.weights[name][:old] for name in ("head.weight", "head.bias")}
             weights = {**job.weights, **head}
@@ -245,27 +287,83 @@ class Client:
 
     # Exemplars.
 
+    def _exemplars(self, state: ClientState, chosen: Tensor | None = None) -> Batch:
+        """All exemplars, or those at the chosen positions of `exemplars.index`."""
+        index = torch.from_numpy(state.exemplars.index)
+        rows = grown(state.rows, self.declared.rows, self.model, state.classes, rows=True) if state.rows else {}
+        if chosen is not None:
+            index, rows = index[chosen], {name: kept[chosen] for name, kept in rows.items()}
+        images = as_input(self._normalised(index)).to(self.device)
+        on_device = {name: kept.to(self.device) for name, kept in rows.items()}
+        return Batch(images, self._targets[index].to(self.device), None, on_device)
+
+    def _replay(self, job: Job, state: ClientState) -> Callable[[int], Batch]:
+        rng = generator(self.seed, "replay", job.client, "task", job.task, "round", job.round)
+
+        def replay(count: int) -> Batch:
+            return self._exemplars(state, torch.randperm(len(state.exemplars), generator=rng)[:count])
+
+        return replay
+
     def _caught_up(self, job: Job) -> ClientState:
         """The client's state as the task begins. A client that missed a task's end chooses its exemplars now."""
         state = self.store.load(job.client)
         if state.tasks < job.task:
             self.model.load(job.teacher if job.teacher is not None else job.weights)
             self.model.eval()
-            state = self._remember(job.client, state, job.task)
+            state = self._remember(job, state, job.task)
         return state
 
-    def _remember(self, client: int, state: ClientState, tasks: int) -> ClientState:
+    def _remember(self, job: Job, state: ClientState, tasks: int) -> ClientState:
+        """The state with the exemplars of all tasks before `tasks`, saved."""
         exemplars = state.exemplars
         for task in range(state.tasks, tasks):
 
             def rank(label: int, images: Index, count: int) -> Index:
-                return self._ranked(client, label, images, count)
+                return self._ranked(job.client, label, images, count)
 
-            arrived = self.stream.new_data(client, task)
+            arrived = self.stream.new_data(job.client, task)
             exemplars = remember(exemplars, arrived, self.stream.targets, self.memory, rank)
-        state = ClientState(tasks=tasks, exemplars=exemplars)
-        self.store.save(client, state)
+        rows = self._annotated(job, state, exemplars) if self.declared.rows else {}
+        made = grown(state.method, self.declared.client, self.model, state.classes) if state.method else {}
+        state = ClientState(tasks, exemplars, rows, made, self.model.classes if rows or made else 0)
+        self.store.save(job.client, state)
         return state
+
+    @torch.no_grad()
+    def _annotated(self, job: Job, before: ClientState, exemplars: Exemplars) -> Tensors:
+        """Rows for these exemplars: those of images that were kept go along, new images get theirs now."""
+        place = {image: at for at, image in enumerate(before.exemplars.index.tolist())}
+        after = exemplars.index.tolist()
+        kept = [(at, place[image]) for at, image in enumerate(after) if image in place]
+        new = [at for at, image in enumerate(after) if image not in place]
+        old = grown(before.rows, self.declared.rows, self.model, before.classes, rows=True) if before.rows else {}
+        fresh: Tensors = {}
+        if new:
+            chosen = ClientState(exemplars=exemplars)
+            parts = [self._exemplars(chosen, part) for part in torch.tensor(new).split(INFERENCE_BATCH)]
+            context = self._context(job, chosen, np.empty(0, np.int64))
+            made = [
+                self._checked(
+                    job,
+                    "annotate",
+                    self.method.annotate(context, part.images, part.labels),
+                    self.declared.rows,
+                    rows=len(part.labels),
+                )
+                for part in parts
+            ]
+            fresh = {name: torch.cat([rows[name] for rows in made]) for name in self.declared.rows}
+        sizes = Sizes.of(self.model)
+        rows = {}
+        for name, spec in self.declared.rows.items():
+            rows[name] = torch.zeros((len(after), *spec.resolved(sizes)), dtype=spec.dtype)
+            if kept and name in old:
+                to, source = (torch.tensor(side) for side in zip(*kept, strict=True))
+                rows[name][to] = old[name][source]
+            if new:
+                rows[name][torch.tensor(new)] = fresh[name]
+        return rows
 
     def _ranked(self, client: int, label: int, images: Index, count: int) -> Index:
         match self.memory.select:

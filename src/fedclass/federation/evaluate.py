@@ -1,6 +1,6 @@
 """How good the global model is: counts, from which every metric is derived."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -11,8 +11,9 @@ from torch import Tensor
 from fedclass.data.batches import as_input, normalise
 from fedclass.data.images import ImageSet
 from fedclass.data.partition import Index
-from fedclass.methods.base import FedAvg
+from fedclass.methods.base import Method
 from fedclass.models.incremental import IncrementalModel
+from fedclass.wire import Tensors
 
 BATCH = 256
 
@@ -28,21 +29,21 @@ class EvaluationStream(Protocol):
 
 def scores(
     model: IncrementalModel,
-    method: FedAvg,
-    extras: Mapping[str, Tensor],
+    method: Method,
+    state: Tensors,
     images: Tensor,
     normalisation: tuple[Sequence[float], Sequence[float]],
 ) -> Tensor:
     """(B, H, W, C) uint8 images to (B, classes) scores, the highest wins."""
     device = next(model.parameters()).device
-    return method.predict(model, as_input(normalise(images, *normalisation)).to(device), extras)
+    return method.predict(model, as_input(normalise(images, *normalisation)).to(device), state)
 
 
 @torch.no_grad()
 def confusion(
     model: IncrementalModel,
-    method: FedAvg,
-    extras: Mapping[str, Tensor],
+    method: Method,
+    state: Tensors,
     stream: EvaluationStream,
     normalisation: tuple[Sequence[float], Sequence[float]],
 ) -> NDArray[np.int64]:
@@ -55,6 +56,6 @@ def confusion(
     predicted = []
     for part in torch.from_numpy(index).split(BATCH):
         images = torch.from_numpy(stream.data.test.images)[part]
-        predicted.append(scores(model, method, extras, images, normalisation).argmax(dim=1).cpu())
+        predicted.append(scores(model, method, state, images, normalisation).argmax(dim=1).cpu())
     cells = stream.test_targets[index] * model.classes + torch.cat(predicted).numpy()
     return np.bincount(cells, minlength=model.classes**2).reshape(model.classes, model.classes)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from fedclass.methods.base import FedAvg
+from fedclass.methods.base import Method
+from fedclass.methods.declare import Sizes, misfit
 from fedclass.models.weights import flaw
 from fedclass.rng import array_generator
 from fedclass.wire import Job, Update
@@ -32,7 +33,7 @@ class Missing:
 MOST_EXAMPLES = 2**40  # no client has more images; a larger count would drown all others
 
 
-def rejection(update: Update, job: Job, method: FedAvg) -> str | None:
+def rejection(update: Update, job: Job, method: Method, sizes: Sizes) -> str | None:
     """Why the server will not use this update, or None."""
     if (update.client, update.task, update.round) != (job.client, job.task, job.round):
         return f"answers for client {update.client}, task {update.task}, round {update.round}"
@@ -43,21 +44,23 @@ def rejection(update: Update, job: Job, method: FedAvg) -> str | None:
     sane = all(math.isfinite(value) for value in update.metrics.values())
     if update.metrics.keys() != expected or not sane or update.metrics.get("samples", 0) < 0:
         return f"reports {dict(update.metrics)}"
-    declared = set({"train": (), "end_task": method.uploads, "evaluate": ("confusion",)}[job.phase])
-    if set(update.extras) != declared:
-        names = sorted(set(update.extras) ^ declared)
-        return f"extras differ from what {type(method).__name__} declares: {', '.join(names)}"
     if job.phase == "evaluate":
-        return _counts_flaw(update, classes=len(job.weights["head.bias"]))
-    for name, tensor in update.extras.items():
-        if not bool(torch.isfinite(tensor).all()):
-            return f"{name} holds NaN or infinite values"
-    if job.phase == "end_task":
-        return method.extras_flaw(update.extras, job.weights) if declared else None
-    return flaw(update.weights, job.weights)
+        return _counts_flaw(update, classes=sizes.classes)
+    declared = method.declare().uploads.get(job.phase, {})
+    if declared or update.extras:
+        if (fault := misfit(update.extras, declared, sizes, every=True)) is not None:
+            return f"uploads differ from what {type(method).__name__} declares: {fault}"
+        for name, tensor in update.extras.items():
+            if not bool(torch.isfinite(tensor).all()):
+                return f"{name} holds NaN or infinite values"
+        if (fault := method.upload_flaw(update.extras)) is not None:
+            return fault
+    return flaw(update.weights, job.weights) if job.phase == "train" else None
 
 
 def _counts_flaw(update: Update, *, classes: int) -> str | None:
+    if set(update.extras) != {"confusion"}:
+        return f"sends {', '.join(sorted(update.extras)) or 'nothing'} instead of confusion"
     counts = update.extras["confusion"]
     if counts.shape != (classes, classes) or counts.dtype != torch.int64:
         return f"confusion is {tuple(counts.shape)} {counts.dtype} instead of {(classes, classes)} torch.int64"
@@ -67,13 +70,13 @@ def _counts_flaw(update: Update, *, classes: int) -> str | None:
 
 
 def usable(
-    answers: Iterable[Update], jobs: Sequence[Job], method: FedAvg, reject: Callable[[int, str], None]
+    answers: Iterable[Update], jobs: Sequence[Job], method: Method, sizes: Sizes, reject: Callable[[int, str], None]
 ) -> Iterator[Update]:
     """The answers that can be used, one at a time; of each other one, `reject` is told why."""
     asked = {job.client: job for job in jobs}
     for update in answers:
         job = asked.pop(update.client, None)
-        reason = "was not asked, or has answered already" if job is None else rejection(update, job, method)
+        reason = "was not asked, or has answered already" if job is None else rejection(update, job, method, sizes)
         if reason is None:
             yield update
         else:

@@ -5,14 +5,20 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fedclass.data.memory import Exemplars
+from fedclass.wire import Tensors
 
 
 @dataclass(frozen=True)
 class ClientState:
-    """`tasks` counts the tasks whose exemplars have been chosen."""
+    """tasks: how many are over, their exemplars chosen.  rows: what the method keeps with exemplars, (m, ...), in the
+    order of `exemplars.index`.  method: its own tensors.  classes: that the model had when these were made.
+    """
 
     tasks: int = 0
     exemplars: Exemplars = field(default_factory=Exemplars)
+    rows: Tensors = field(default_factory=dict)
+    method: Tensors = field(default_factory=dict)
+    classes: int = 0
 
 
 class ClientStore(Protocol):

@@ -5,7 +5,7 @@ the paper it implements.
 """
 
 from fedclass.losses.augmented import augmented_distillation, augmented_log_target
-from fedclass.losses.distillation import distillation
+from fedclass.losses.distillation import distillation, stored_logits_error
 from fedclass.losses.sigmoid import (
     compensated_loss,
     glfc_loss,
@@ -25,4 +25,5 @@ __all__ = [
     "icarl_loss",
     "relation_distillation",
     "released_icarl_loss",
+    "stored_logits_error",
 ]

@@ -1,4 +1,4 @@
-"""Knowledge distillation on the old classes, as in LwF and WA."""
+"""Knowledge distillation on the old classes: of a teacher, as in LwF and WA, or of stored logits, as in DER++."""
 
 from torch import Tensor
 from torch.nn.functional import log_softmax, softmax
@@ -18,3 +18,15 @@ def distillation(current: Tensor, previous: Tensor, *, temperature: float) -> Te
     q = softmax(previous / temperature, dim=1)
     log_p = log_softmax(current[:, :g] / temperature, dim=1)
     return -(q * log_p).sum(dim=1).mean()
+
+
+def stored_logits_error(current: Tensor, stored: Tensor) -> Tensor:
+    """Mean of (current_ij - stored_ij)^2 over all logits that were stored (Buzzega et al. 2020, Eq. 6).
+
+    stored: (B, C), NaN for classes that were not known when it was stored; these take no part.
+
+    current: (B, C) logits.  Returns a scalar; 0 if nothing was stored.
+    """
+    known = ~stored.isnan()
+    gap = (current - stored.where(known, current.detach())) * known
+    return gap.square().sum() / known.sum().clamp(min=1)

@@ -1,17 +1,39 @@
 """Methods by name. A new one is a file, a line here, a test, and a row in the reproduction page."""
 
-from fedclass.methods.base import Batch, ClientContext, FedAvg
+from fedclass.methods.base import Batch, ClientContext, FedAvg, Method, Outcome, ServerContext, State
+from fedclass.methods.declare import Declaration, Spec
+from fedclass.methods.derpp import DERpp
 from fedclass.methods.fedclass import FedCLASS
 from fedclass.methods.glfc import GLFC
 from fedclass.methods.icarl import FedICARL
+from fedclass.methods.scaffold import SCAFFOLD
 from fedclass.methods.wa import FedWA
 
-METHODS: dict[str, type[FedAvg]] = {
+METHODS: dict[str, type[Method]] = {
     "fedavg": FedAvg,
     "fedclass": FedCLASS,
     "glfc": GLFC,
     "fedicarl": FedICARL,
     "fedwa": FedWA,
+    "scaffold": SCAFFOLD,
+    "derpp": DERpp,
 }
 
-__all__ = ["GLFC", "METHODS", "Batch", "ClientContext", "FedAvg", "FedCLASS", "FedICARL", "FedWA"]
+__all__ = [
+    "GLFC",
+    "METHODS",
+    "SCAFFOLD",
+    "Batch",
+    "ClientContext",
+    "DERpp",
+    "Declaration",
+    "FedAvg",
+    "FedCLASS",
+    "FedICARL",
+    "FedWA",
+    "Method",
+    "Outcome",
+    "ServerContext",
+    "Spec",
+    "State",
+]

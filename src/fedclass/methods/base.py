@@ -1,97 +1,192 @@
-"""FedAvg, and the hooks through which every other method differs from it."""
+"""The contract of a method, and FedAvg, from which most methods differ in a hook or two.
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+A method is a frozen dataclass: its fields are its parameters. Whatever else it remembers goes in and comes out of its
+hooks as tensors by name (`declare`), so that checkpoints, worker processes and sites need to know nothing about it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedclass.data.memory import Select
+from fedclass.methods.declare import Declaration, Sizes
 from fedclass.models.incremental import IncrementalModel
-from fedclass.models.weights import weighted_mean
-from fedclass.wire import Update, Weights
+from fedclass.wire import Tensors, Update, Weights
 
-Teacher = Literal["previous task", "received"]
+State = Tensors  # a method's own tensors, by name
 
 
 @dataclass(frozen=True)
 class Batch:
-    """images: (B, 3, H, W).  labels: (B,), numbered as classes arrived.  previous: (B, g) teacher's logits, if any."""
+    """images: (B, 3, H, W).  labels: (B,), numbered as classes arrived.  previous: (B, g) teacher's logits, if any.
+
+    rows: what was kept with exemplars, (B, ...); only in batches of `ClientContext.replay`.
+    """
 
     images: Tensor
     labels: Tensor
     previous: Tensor | None
+    rows: Tensors = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Where a job stands. Tasks and rounds count from 0.  steps: of the optimizer, in this client's round."""
+
+    task: int
+    round: int
+    rounds: int
+    steps: int
+    learning_rate: float
 
 
 @dataclass(frozen=True)
 class ClientContext:
-    """What a client's hooks may look at: g = old_classes, g + h = model.classes."""
+    """What a client's hooks may look at: g = old_classes, g + h = model.classes.
+
+    weights: the global model's, as this round began.  counts: (classes,) images of each class that the client holds in
+    this job, exemplars included.  state: the method's own, from the client's last round.  broadcast: the method's
+    tensors from the server.  replay(count): a batch of that many exemplars, drawn at random; all of them, if there are
+    fewer.
+    """
 
     model: IncrementalModel
     old_classes: int
-    weights: Weights  # the global model's, as this round began
+    weights: Weights
+    counts: Tensor
+    schedule: Schedule
+    state: State
+    broadcast: Tensors
+    replay: Callable[[int], Batch]
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.head.weight.device
 
     @cached_property
     def received(self) -> Sequence[Tensor]:
-        """The parameters among them, in the order of model.parameters() and on its device."""
+        """The received parameters, in the order of model.parameters() and on its device."""
         return [self.weights[name].to(weight.device) for name, weight in self.model.named_parameters()]
+
+    @cached_property
+    def received_flat(self) -> Tensor:
+        """The same as one vector, in the order of `model.flat`."""
+        return self.model.flattened(self.weights)
+
+
+@dataclass(frozen=True)
+class ServerContext:
+    """What a server's hooks may look at. There is no test image among it.
+
+    weights: the global model's, before this step.  state: the method's own.  clients: how many there are in all.
+    build: a model with all classes so far, to be loaded with weights.  mean: of updates, as the recipe says.
+    """
+
+    task: int
+    round: int
+    rounds: int
+    old_classes: int
+    sizes: Sizes
+    clients: int
+    weights: Weights
+    state: State
+    generator: torch.Generator
+    device: torch.device
+    build: Callable[[], IncrementalModel]
+    mean: Callable[[Iterable[Update]], Weights]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a client's hook leaves behind: the method's new state at the client, and what goes to the server."""
+
+    state: State = field(default_factory=dict)
+    uploads: Tensors = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg:
-    """Cross-entropy on new data and exemplars; the server averages weights (McMahan et al., 2017).
-
-    It replays exemplars like every method here: without them, set memory.per_client=0.
-    """
-
-    teacher: ClassVar[Teacher | None] = None  # whose outputs a batch carries as `previous`
-    selects: ClassVar[Select | None] = None  # how exemplars are chosen, if the method insists
-    uploads: ClassVar[tuple[str, ...]] = ()  # names of extra tensors that end_task may send
-    begins_like_fedavg: ClassVar[bool] = (
-        True  # in the first task, bit for bit; a method derived from this one says it anew, or it does not hold
-    )
+class Method(ABC):
+    """Every hook has a default but the loss. Hooks change nothing but the model they are given."""
 
     @property
     def variant_name(self) -> str:
         """What every table says beside the method's name."""
         return str(getattr(self, "variant", "standard"))
 
+    def declare(self) -> Declaration:
+        """What the method keeps, sends, and wants of the loop, given its parameters."""
+        return Declaration()
+
     # On the client.
 
+    @abstractmethod
     def loss(self, client: ClientContext, batch: Batch) -> Tensor:
         """The loss of one batch, a scalar."""
-        return F.cross_entropy(client.model(batch.images), batch.labels)
 
-    def end_task(self, client: ClientContext, exemplars: Tensor, labels: Tensor) -> Mapping[str, Tensor]:  # noqa: ARG002
-        """Extra tensors for the server, named in `uploads`; exemplars: (m, 3, H, W), labels: (m,)."""
+    def adjust(self, client: ClientContext, gradient: Tensor) -> None:
+        """Change the gradient of a step in place: (P,), in the order of `model.flat`."""
+
+    def after_step(self, client: ClientContext) -> None:
+        """Change the model after a step of the optimizer."""
+
+    def end_round(self, client: ClientContext) -> Outcome:
+        """After the client's last step of a round."""
+        return Outcome(client.state)
+
+    def annotate(self, client: ClientContext, images: Tensor, labels: Tensor) -> Tensors:  # noqa: ARG002
+        """What to keep with new exemplars, a row each. images: (m, 3, H, W).  labels: (m,)."""
+        return {}
+
+    def report(self, client: ClientContext, exemplars: Batch) -> Tensors:  # noqa: ARG002
+        """What goes to the server at the end of a task; exemplars: all that the client keeps now."""
         return {}
 
     # On the server.
 
-    def aggregate(self, updates: Iterable[Update], previous: Weights) -> Weights:  # noqa: ARG002
+    def start(self, server: ServerContext) -> State:
+        """The method's state as the first task begins."""
+        return server.state
+
+    def aggregate(self, server: ServerContext, updates: Iterable[Update]) -> tuple[Weights, State]:
         """The next global model (Alg. 2), from this round's updates, which come in the order of clients."""
-        return weighted_mean((update.weights, update.examples) for update in updates)
+        return server.mean(updates), server.state
 
-    def finish_task(self, weights: Weights, old_classes: int) -> Weights:  # noqa: ARG002
-        """The global model to keep, after the last round of a task."""
-        return weights
+    def end_rounds(self, server: ServerContext) -> tuple[Weights, State]:
+        """The global model after a task's last round, with which clients choose their exemplars."""
+        return server.weights, server.state
 
-    def gather(self, extras: Sequence[Mapping[str, Tensor]]) -> Mapping[str, Tensor]:  # noqa: ARG002
-        """What the clients' end_task sent, as tensors that belong to the global model."""
-        return {}
+    def end_task(self, server: ServerContext, reports: Sequence[Tensors]) -> tuple[Weights, State]:  # noqa: ARG002
+        """The global model to keep, once clients have reported; reports: what their `report` sent."""
+        return server.weights, server.state
 
-    def extras_flaw(self, extras: Mapping[str, Tensor], weights: Weights) -> str | None:  # noqa: ARG002
-        """Why what end_task sent cannot be gathered, or None. Names and finite values have been checked."""
+    def upload_flaw(self, uploads: Tensors) -> str | None:  # noqa: ARG002
+        """Why uploads cannot be used, or None. Names, shapes, dtypes and finite values have been checked."""
         return None
 
-    def predict(self, model: IncrementalModel, images: Tensor, extras: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
-        """(B, classes) scores, the highest wins. `extras` is what `gather` made, empty before the end of a task."""
+    def predict(self, model: IncrementalModel, images: Tensor, state: State) -> Tensor:  # noqa: ARG002
+        """(B, classes) scores, the highest wins. state: what `predicts_with` names."""
         scores: Tensor = model(images)
         return scores
 
 
-def parameters(method: FedAvg) -> dict[str, object]:
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Method):
+    """Cross-entropy on new data and exemplars; the server averages weights (McMahan et al., 2017).
+
+    It replays exemplars like every method here: without them, set memory.per_client=0.
+    """
+
+    def declare(self) -> Declaration:
+        return Declaration(begins_like_fedavg=type(self) is FedAvg)
+
+    def loss(self, client: ClientContext, batch: Batch) -> Tensor:
+        return F.cross_entropy(client.model(batch.images), batch.labels)
+
+
+def parameters(method: Method) -> Mapping[str, object]:
     """The method's fields: its table in a recipe."""
     return {f.name: getattr(method, f.name) for f in fields(method)}

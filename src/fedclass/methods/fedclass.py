@@ -1,14 +1,15 @@
 """FedCLASS: new-class augmented self-distillation (Wu et al., 2024, arXiv 2401.00622)."""
 
 from dataclasses import dataclass, fields
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedclass.losses import augmented_distillation
-from fedclass.methods.base import Batch, ClientContext, FedAvg, Teacher
+from fedclass.methods.base import Batch, ClientContext, FedAvg
+from fedclass.methods.declare import Declaration
 
 Variant = Literal["tuned", "paper", "released"]
 
@@ -42,9 +43,6 @@ class FedCLASS(FedAvg):
     default variant reads z's parts at two temperatures, so that z need not sum to 1; `paper` is the paper's formula.
     """
 
-    teacher: ClassVar[Teacher | None] = "previous task"
-    begins_like_fedavg: ClassVar[bool] = True
-
     beta: Annotated[float, Field(ge=0, description="weight of the distillation")] = 5.0
     variant: Annotated[
         Variant,
@@ -61,6 +59,9 @@ class FedCLASS(FedAvg):
         for name, value in vars(FORMS[self.variant]).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
+
+    def declare(self) -> Declaration:
+        return Declaration(teacher="previous task", begins_like_fedavg=type(self) is FedCLASS)
 
     @property
     def form(self) -> Form:

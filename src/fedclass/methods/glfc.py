@@ -1,13 +1,14 @@
 """GLFC's client loss (Dong et al., 2022); its proxy server is not part of the paper's comparison."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from fedclass.losses import glfc_loss
-from fedclass.methods.base import Batch, ClientContext, FedAvg, Teacher
+from fedclass.methods.base import Batch, ClientContext, FedAvg
+from fedclass.methods.declare import Declaration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,11 +18,12 @@ class GLFC(FedAvg):
     GLFC's own authors train it with a learning rate of 2.0; at the 0.01 of the FedCLASS paper it learns slowly.
     """
 
-    teacher: ClassVar[Teacher | None] = "previous task"
-
     variant: Annotated[
         Literal["released"], Field(description="its client loss, as the FedCLASS authors' release uses it")
     ] = "released"
+
+    def declare(self) -> Declaration:
+        return Declaration(teacher="previous task")
 
     def loss(self, client: ClientContext, batch: Batch) -> Tensor:
         return glfc_loss(client.model(batch.images), batch.previous, batch.labels)

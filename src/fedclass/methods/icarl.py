@@ -1,6 +1,6 @@
 """FedICARL: iCaRL (Rebuffi et al., 2017) under FedAvg."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -9,11 +9,11 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedclass.data.memory import Select
 from fedclass.losses import icarl_loss, released_icarl_loss
-from fedclass.methods.base import Batch, ClientContext, FedAvg, Teacher
+from fedclass.methods.base import Batch, ClientContext, FedAvg, ServerContext, State
+from fedclass.methods.declare import Declaration, Spec
 from fedclass.models.incremental import IncrementalModel
-from fedclass.wire import Weights
+from fedclass.wire import Tensors, Weights
 
 FEWEST = 2  # the mean of one image would be an output for a single sample, and those never leave a client
 
@@ -31,59 +31,52 @@ class FedICARL(FedAvg):
         Field(description="released: what the FedCLASS authors' code computes, which is not iCaRL"),
     ] = "icarl"
 
-    @property
-    def teacher(self) -> Teacher:  # type: ignore[override]
-        return "received" if self.variant == "released" else "previous task"
-
-    @property
-    def selects(self) -> Select | None:  # type: ignore[override]
-        return None if self.variant == "released" else "herding"
-
-    @property
-    def uploads(self) -> tuple[str, ...]:  # type: ignore[override]
-        return () if self.variant == "released" else ("class_means", "class_counts")
+    def declare(self) -> Declaration:
+        if self.variant == "released":
+            return Declaration(teacher="received")
+        means = {"class_means": Spec(("classes", "features")), "class_counts": Spec(("classes",), torch.int64)}
+        return Declaration(
+            teacher="previous task",
+            select="herding",
+            server=means,
+            predicts_with=("class_means",),
+            uploads={"end_task": means},
+        )
 
     def loss(self, client: ClientContext, batch: Batch) -> Tensor:
         loss = released_icarl_loss if self.variant == "released" else icarl_loss
         return loss(client.model(batch.images), batch.previous, batch.labels)
 
-    def end_task(self, client: ClientContext, exemplars: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
-        """class_means: (classes, D), mean of unit-length features, zero where unknown.  class_counts: (classes,)."""
-        if not self.uploads:
-            return {}
+    def report(self, client: ClientContext, exemplars: Batch) -> Tensors:
+        """class_means: mean of unit-length features, zero where unknown.  class_counts: of exemplars."""
+        labels = exemplars.labels
         counts = torch.bincount(labels, minlength=client.model.classes)
-        features = F.normalize(client.model.features(exemplars)) if len(labels) else exemplars.new_zeros(0, 1)
-        width = client.model.head.in_features
-        sums = features.new_zeros(client.model.classes, width)
+        sums = torch.zeros(client.model.classes, client.model.head.in_features, device=client.device)
         if len(labels):
-            sums.index_add_(0, labels, features)
+            sums.index_add_(0, labels, F.normalize(client.model.features(exemplars.images)))
         known = counts >= FEWEST
         return {
             "class_means": torch.where(known[:, None], sums / counts.clamp(min=1)[:, None], 0.0),
             "class_counts": torch.where(known, counts, 0),
         }
 
-    def extras_flaw(self, extras: Mapping[str, Tensor], weights: Weights) -> str | None:
-        head = weights["head.weight"]
-        if extras["class_means"].shape != head.shape or extras["class_counts"].shape != head.shape[:1]:
-            return f"class means for other shapes than the head's {tuple(head.shape)}"
-        if extras["class_counts"].is_floating_point() or bool((extras["class_counts"] < 0).any()):
-            return "class counts that are not counts"
-        return None
+    def upload_flaw(self, uploads: Tensors) -> str | None:
+        return "class counts that are not counts" if bool((uploads["class_counts"] < 0).any()) else None
 
-    def gather(self, extras: Sequence[Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+    def end_task(self, server: ServerContext, reports: Sequence[Tensors]) -> tuple[Weights, State]:
         """The means over all clients' exemplars, each client counted by how many it has."""
-        counts = sum((e["class_counts"] for e in extras), start=torch.tensor(0))
-        if not extras or not bool(counts.all()):
-            return {}  # a class without a mean could never be predicted
-        sums = sum((e["class_means"].double() * e["class_counts"][:, None] for e in extras), start=torch.tensor(0.0))
-        return {"class_means": (sums / counts.clamp(min=1)[:, None]).float(), "class_counts": counts}
+        counts = sum((report["class_counts"] for report in reports), start=torch.tensor(0))
+        if not self.declare().server or not reports or not bool(counts.all()):
+            return server.weights, {}  # a class without a mean could never be predicted
+        parts = (report["class_means"].double() * report["class_counts"][:, None] for report in reports)
+        means = (sum(parts, start=torch.tensor(0.0)) / counts.clamp(min=1)[:, None]).float()
+        return server.weights, {"class_means": means, "class_counts": counts}
 
-    def predict(self, model: IncrementalModel, images: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
+    def predict(self, model: IncrementalModel, images: Tensor, state: State) -> Tensor:
         """Minus the distance to each class's mean of exemplars; without a mean of every class, the sigmoids' logits."""
-        if not extras:
-            return super().predict(model, images, extras)
-        means = F.normalize(extras["class_means"].to(images.device))
+        if "class_means" not in state or len(state["class_means"]) < model.classes:
+            return super().predict(model, images, state)
+        means = F.normalize(state["class_means"].to(images.device))
         # torch.cdist would lose half of the digits for features close to a mean, and cannot be exported
         apart = F.normalize(model.features(images))[:, None] - means
         distances: Tensor = apart.norm(dim=2)

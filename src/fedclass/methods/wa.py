@@ -1,7 +1,7 @@
 """FedWA: maintaining discrimination and fairness (Zhao et al., 2020) under FedAvg."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedclass.losses import distillation
-from fedclass.methods.base import Batch, ClientContext, FedAvg, Teacher
+from fedclass.methods.base import Batch, ClientContext, FedAvg, ServerContext, State
+from fedclass.methods.declare import Declaration
 from fedclass.wire import Weights
 
 
@@ -27,14 +28,14 @@ class FedWA(FedAvg):
     The server aligns the global model once, at the end of a task; from then on it is the model, and the next teacher.
     """
 
-    teacher: ClassVar[Teacher | None] = "previous task"
-    begins_like_fedavg: ClassVar[bool] = True
-
     temperature: Annotated[float, Field(gt=0, description="of the distillation")] = 2.0
     variant: Annotated[
         Literal["wa", "released"],
         Field(description="released: without the alignment, as in the FedCLASS authors' code; that is not WA"),
     ] = "wa"
+
+    def declare(self) -> Declaration:
+        return Declaration(teacher="previous task", begins_like_fedavg=type(self) is FedWA)
 
     def loss(self, client: ClientContext, batch: Batch) -> Tensor:
         logits = client.model(batch.images)
@@ -45,7 +46,8 @@ class FedWA(FedAvg):
         kept = distillation(logits, batch.previous, temperature=self.temperature)
         return (1 - share) * cross_entropy + share * kept
 
-    def finish_task(self, weights: Weights, old_classes: int) -> Weights:
-        if self.variant == "released" or old_classes == 0:
-            return weights
-        return {**weights, "head.weight": align(weights["head.weight"], old_classes)}
+    def end_rounds(self, server: ServerContext) -> tuple[Weights, State]:
+        if self.variant == "released" or server.old_classes == 0:
+            return server.weights, server.state
+        head = align(server.weights["head.weight"], server.old_classes)
+        return {**server.weights, "head.weight": head}, server.state

@@ -7,6 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from fedclass.errors import ConfigError
 from fedclass.models.weights import Layout, Packed
 from fedclass.rng import generator
 from fedclass.wire import Weights
@@ -101,6 +102,40 @@ class IncrementalModel(nn.Module):
             self.packed.copy_(weights)
         else:
             self.load_state_dict(weights)
+
+    # All trained parameters as one vector, in the order of `packed`; what lies between two tensors is padding, always 0.
+
+    @property
+    def flat(self) -> Tensor:
+        """(P,), sharing memory with the parameters; its `grad` is the gradient of all of them."""
+        if len(self.movable) != 1:
+            kinds = ", ".join(sorted({str(section.dtype) for section in self.movable})) or "none"
+            raise ConfigError(f"[model] name: this method needs trained parameters of one dtype, here are {kinds}")
+        return self.movable[0]
+
+    def flattened(self, weights: Weights) -> Tensor:
+        """The trained parameters among these weights as such a vector, on the model's device."""
+        packed = Packed.of(weights, self.packed.layout)
+        moved = [s for s, (*_, moved) in zip(packed.sections, packed.layout.sections, strict=True) if moved]
+        return moved[0].to(self.flat.device)
+
+    def flat_from(self, flat: Tensor, classes: int) -> Tensor:
+        """Such a vector of the time when there were `classes`, as one of now; new rows of the head are 0."""
+        before, now = self._layout(classes), self.packed.layout
+        grown = torch.zeros(len(self.flat), dtype=flat.dtype, device=flat.device)
+        for name, slot in now.slots.items():
+            if now.sections[slot.section][2]:
+                old = before.slots[name]
+                target = slot._replace(section=0).view([grown])
+                target[: old.shape[0] if old.shape else None] = old._replace(section=0).view([flat])
+        return grown
+
+    def _layout(self, classes: int) -> Layout:
+        tensors: dict[str, Tensor] = dict(self.state_dict(keep_vars=True))
+        for name in ("head.weight", "head.bias"):
+            kept = tensors[name]
+            tensors[name] = torch.empty(classes, *kept.shape[1:], dtype=kept.dtype, device="meta", requires_grad=True)
+        return Layout.of(tensors)
 
     def weights(self) -> Packed:
         """A copy of all parameters and buffers, on the CPU."""

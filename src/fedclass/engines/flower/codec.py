@@ -32,10 +32,10 @@ class AnnouncementAsked:
 
 @dataclass(frozen=True)
 class Refused:
-    """A site's answer if it will not or cannot do what it is asked. teacher: because it lacks the teacher."""
+    """A site's answer if it will not or cannot do what it is asked. lacks: because it lacks what the plan names."""
 
     reason: str
-    teacher: bool
+    lacks: bool
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,14 @@ def announcement_asked(federation: str, task: int) -> Frame:
     return Frame({"ask": "announcement", **asdict(AnnouncementAsked(federation, task))})
 
 
-def job(plan: Plan, job: Job, *, with_teacher: bool) -> Frame:
+def job(plan: Plan, job: Job, *, teacher: bool, broadcast: bool) -> Frame:
     """The teacher goes along only if the site asks for it: most have kept it from the end of the task before."""
     head = {f.name: getattr(job, f.name) for f in fields(_Job)}
     tensors = {"weights": packed(job.weights)}
-    if with_teacher and job.teacher is not None:
+    if teacher and job.teacher is not None:
         tensors["teacher"] = packed(job.teacher)
+    if broadcast and job.broadcast:
+        tensors["broadcast"] = packed(job.broadcast)
     return Frame({"ask": "job", "plan": asdict(plan), "job": head}, tensors)
 
 
@@ -78,10 +80,11 @@ def read_ask(frame: Frame) -> AnnouncementAsked | tuple[Plan, Job]:
             _only(frame, ())
             return _read(AnnouncementAsked, head)
         case "job" if set(head) == {"plan", "job"}:
-            _only(frame, ("weights", "teacher"))
+            _only(frame, ("weights", "teacher", "broadcast"))
             plan, sent = _read(Plan, head["plan"]), _read(_Job, head["job"])
             teacher = _unpacked(frame, "teacher") if "teacher" in frame.tensors else None
-            return plan, Job(**asdict(sent), weights=_unpacked(frame, "weights"), teacher=teacher)
+            broadcast = _unpacked(frame, "broadcast") if "broadcast" in frame.tensors else {}
+            return plan, Job(**asdict(sent), weights=_unpacked(frame, "weights"), teacher=teacher, broadcast=broadcast)
         case other:
             raise ClientError(f"asks for {other!r}, which fedclass does not do")
 
@@ -101,8 +104,8 @@ def update(done: Update) -> Frame:
     return Frame({"answer": "update", "update": head}, {"weights": packed(done.weights), "extras": packed(done.extras)})
 
 
-def refused(reason: str, *, teacher: bool) -> Frame:
-    return Frame({"answer": "refused", **asdict(Refused(reason, teacher))})
+def refused(reason: str, *, lacks: bool) -> Frame:
+    return Frame({"answer": "refused", **asdict(Refused(reason, lacks))})
 
 
 def read_answer(frame: Frame) -> Announcement | Update | Refused:
@@ -129,7 +132,7 @@ def packed(weights: Weights) -> bytes:
     return save({name: plain(tensor) for name, tensor in weights.items()})
 
 
-def _unpacked(frame: Frame, name: Literal["weights", "teacher", "extras"]) -> Mapping[str, Tensor]:
+def _unpacked(frame: Frame, name: Literal["weights", "teacher", "broadcast", "extras"]) -> Mapping[str, Tensor]:
     try:
         return load(frame.tensors[name])
     except (SafetensorError, KeyError, ValueError) as error:

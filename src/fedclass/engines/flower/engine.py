@@ -7,13 +7,14 @@ from fedclass.engines.flower.codec import Refused
 from fedclass.engines.flower.exchange import Line, Question
 from fedclass.engines.flower.roster import Roster
 from fedclass.federation.server import Missing
-from fedclass.wire import Announcement, Job, Plan, Update, Weights, sha256
+from fedclass.wire import Announcement, Job, Plan, Tensors, Update, sha256
 
 
 class Flower:
     """Sends each job to its client's site; whoever has not answered after `seconds` is left out of the round.
 
-    plan: what sites must know in a task, given the SHA-256 of the teacher.  site: the name of a client's site.
+    plan: what sites must know in a task, given the SHA-256 of the teacher and of the broadcast.  site: the name of a
+    client's site.
     """
 
     name = "flower"
@@ -23,12 +24,13 @@ class Flower:
         line: Line,
         roster: Roster,
         *,
-        plan: Callable[[int, str | None], Plan],
+        plan: Callable[[int, str | None, str | None], Plan],
         site: Callable[[int], str],
         seconds: float,
     ) -> None:
         self.line, self.roster, self.plan, self.site, self.seconds = line, roster, plan, site, seconds
-        self._hashed: tuple[Weights, str] | None = None  # the teacher
+        self._hashes: dict[str, tuple[Tensors, str]] = {}  # of the last teacher and broadcast
+        self._broadcast: dict[int, str] = {}  # the last one that each node was sent
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Update | Missing]:
         self.roster.refresh(jobs[0].task)
@@ -44,15 +46,15 @@ class Flower:
         """In the order in which they come."""
         questions: dict[int, Question] = {}
         for position, job in enumerate(jobs):
-            question = self._question(job, with_teacher=False)
+            question = self._question(job, again=False)
             if question is None:
                 yield position, Missing(job.client, f"site {self.site(job.client)} is not connected")
             else:
                 questions[position] = question
         again: dict[int, Question] = {}
         for position, answer in self.line.ask(questions, seconds=self.seconds):
-            if isinstance(answer, Refused) and answer.teacher and jobs[position].teacher is not None:
-                question = self._question(jobs[position], with_teacher=True)
+            if isinstance(answer, Refused) and answer.lacks:
+                question = self._question(jobs[position], again=True)
                 assert question is not None  # it has just answered
                 again[position] = question
             else:
@@ -68,16 +70,23 @@ class Flower:
         reason = answer.reason if isinstance(answer, Refused) else "answered with something else than an update"
         return Missing(job.client, f"site {self.site(job.client)}: {reason}")
 
-    def _question(self, job: Job, *, with_teacher: bool) -> Question | None:
+    def _question(self, job: Job, *, again: bool) -> Question | None:
+        """again: with all that the site may lack. Otherwise without the teacher, which most sites have kept from the end
+        of the task before, and without a broadcast that the node was sent before.
+        """
         node = self.roster.node(self.site(job.client))
         if node is None:
             return None
-        frame = codec.job(self.plan(job.task, self._teacher_hash(job)), job, with_teacher=with_teacher)
+        teacher, broadcast = self._hash("teacher", job.teacher), self._hash("broadcast", job.broadcast)
+        new = broadcast is not None and self._broadcast.get(node) != broadcast
+        if new and broadcast is not None:
+            self._broadcast[node] = broadcast
+        frame = codec.job(self.plan(job.task, teacher, broadcast), job, teacher=again, broadcast=again or new)
         return Question(node, "evaluate" if job.phase == "evaluate" else "train", frame)
 
-    def _teacher_hash(self, job: Job) -> str | None:
-        if job.teacher is None:
+    def _hash(self, what: str, tensors: Tensors | None) -> str | None:
+        if not tensors:
             return None
-        if self._hashed is None or self._hashed[0] is not job.teacher:
-            self._hashed = job.teacher, sha256(job.teacher)
-        return self._hashed[1]
+        if what not in self._hashes or self._hashes[what][0] is not tensors:
+            self._hashes[what] = tensors, sha256(tensors)
+        return self._hashes[what][1]

@@ -53,7 +53,7 @@ class Line:
             if number:
                 sent[number] = key
             else:
-                yield key, Refused("Flower took no message for it", teacher=False)
+                yield key, Refused("Flower took no message for it", lacks=False)
         until = time.monotonic() + seconds
         while sent:
             self.check()
@@ -66,17 +66,17 @@ class Line:
             if sent:
                 time.sleep(self.poll)
         for key in sent.values():
-            yield key, Refused(f"no answer within {seconds:.0f} s", teacher=False)
+            yield key, Refused(f"no answer within {seconds:.0f} s", lacks=False)
 
 
 def _answer(reply: Message) -> Announcement | Update | Refused:
     if reply.has_error():
         reason = " ".join((reply.error.reason or "no reason given").split())[:MOST_REASON]
-        return Refused(f"Flower error {reply.error.code}: {reason}", teacher=False)
+        return Refused(f"Flower error {reply.error.code}: {reason}", lacks=False)
     try:
         answer = codec.read_answer(Frame.from_record(reply.content))
     except ClientError as error:
-        return Refused(f"its answer cannot be used: {str(error)[:MOST_REASON]}", teacher=False)
+        return Refused(f"its answer cannot be used: {str(error)[:MOST_REASON]}", lacks=False)
     if isinstance(answer, Refused):
-        return Refused(" ".join(answer.reason.split())[:MOST_REASON], teacher=answer.teacher)
+        return Refused(" ".join(answer.reason.split())[:MOST_REASON], lacks=answer.lacks)
     return answer

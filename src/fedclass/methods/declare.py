@@ -1,0 +1,113 @@
+"""What a method keeps and sends, declared before anything runs: four named places, tensors by name, nothing hidden."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Literal
+
+import torch
+
+from fedclass.data.memory import Select
+from fedclass.models.incremental import IncrementalModel
+from fedclass.wire import Phase, Tensors
+
+Teacher = Literal["previous task", "received"]
+Dimension = int | Literal["classes", "features", "parameters"]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a model. parameters: elements of the flat vector of all trained parameters, padding included."""
+
+    classes: int
+    features: int
+    parameters: int
+
+    @classmethod
+    def of(cls, model: IncrementalModel) -> "Sizes":
+        return cls(model.classes, model.head.in_features, len(model.flat))
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Shape and dtype of a tensor. Dimensions that depend on the model are named, so that they can grow with it."""
+
+    shape: tuple[Dimension, ...]
+    dtype: torch.dtype = torch.float32
+
+    def resolved(self, sizes: Sizes) -> tuple[int, ...]:
+        return tuple(size if isinstance(size, int) else getattr(sizes, size) for size in self.shape)
+
+    def nbytes(self, sizes: Sizes) -> int:
+        return prod(self.resolved(sizes)) * self.dtype.itemsize
+
+
+Specs = Mapping[str, Spec]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """What a method wants of the training loop, and the tensors it keeps and sends. All of it may depend on parameters.
+
+    teacher: whose outputs a batch carries as `previous`.  select: how exemplars are chosen, if the method insists.
+    replay: "mixed" puts exemplars among the new images, "own" leaves them to the method (`client.replay`).
+    begins_like_fedavg: in the first task it does what FedAvg does, bit for bit, so that runs can share it.
+
+    server: state at the server, part of every checkpoint.  broadcast: those of its names that clients get with each
+    training job.  predicts_with: those that `predict` needs, which go with the model.  client: state that stays at a
+    client.  rows: tensors with one row per exemplar, kept and dropped together with it.  uploads: what clients send, by
+    the phase of the job.
+    """
+
+    teacher: Teacher | None = None
+    select: Select | None = None
+    replay: Literal["mixed", "own"] = "mixed"
+    begins_like_fedavg: bool = False
+
+    server: Specs = field(default_factory=dict)
+    broadcast: tuple[str, ...] = ()
+    predicts_with: tuple[str, ...] = ()
+    client: Specs = field(default_factory=dict)
+    rows: Specs = field(default_factory=dict)
+    uploads: Mapping[Phase, Specs] = field(default_factory=dict)
+
+
+def misfit(tensors: Tensors, specs: Specs, sizes: Sizes, *, rows: int | None = None, every: bool = False) -> str | None:
+    """How tensors differ from what was declared, or None. rows: a first dimension of so many precedes the shape.
+
+    every: all that is declared must be there; otherwise a tensor may be absent, because there is none yet.
+    """
+    if unknown := sorted(set(tensors) - set(specs)):
+        return f"{unknown[0]!r} is not declared (declared: {', '.join(specs) or 'nothing'})"
+    if every and (absent := sorted(set(specs) - set(tensors))):
+        return f"{absent[0]!r} is declared and missing"
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            return f"{name} is {type(tensor).__name__} instead of a tensor"
+        shape = specs[name].resolved(sizes)
+        shape = shape if rows is None else (rows, *shape)
+        if tuple(tensor.shape) != shape or tensor.dtype != specs[name].dtype:
+            return f"{name} is {tuple(tensor.shape)} {tensor.dtype} instead of {shape} {specs[name].dtype}"
+    return None
+
+
+def grown(tensors: Tensors, specs: Specs, model: IncrementalModel, classes: int, *, rows: bool = False) -> Tensors:
+    """State that was made when the model had `classes`, for the model of now.
+
+    Entries of new classes are zero; in rows of exemplars they are NaN, for "was not known then".
+    """
+    if classes == model.classes:
+        return tensors
+    return {name: _grown(tensor, specs[name], model, classes, rows) for name, tensor in tensors.items()}
+
+
+def _grown(tensor: torch.Tensor, spec: Spec, model: IncrementalModel, classes: int, rows: bool) -> torch.Tensor:
+    for axis, size in enumerate(spec.shape, start=1 if rows else 0):
+        if size == "parameters":
+            tensor = model.flat_from(tensor, classes)
+        if size == "classes":
+            shape = list(tensor.shape)
+            shape[axis] = model.classes - classes
+            fill = float("nan") if rows and tensor.is_floating_point() else 0
+            tensor = torch.cat([tensor, tensor.new_full(shape, fill)], dim=axis)
+    return tensor

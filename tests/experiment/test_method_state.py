@@ -1,0 +1,149 @@
+"""Methods with memory: the same bits wherever it is kept, and one clear message where it is not as declared."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedclass.errors import FedclassError
+from fedclass.experiment.compare import run_one
+from fedclass.experiment.config import Experiment
+from fedclass.runs.events import Event, RoundFinished
+
+Tiny = Callable[..., Experiment]
+UserModule = Callable[[str, str], str]
+
+# Server state, client state and broadcast (scaffold), rows with exemplars (derpp), server state that predicts (fedicarl).
+STATEFUL = [
+    ("scaffold", ()),
+    ("derpp", ("memory.per_client=9",)),
+    ("fedicarl", ("memory.per_class=3",)),
+]
+PARTIAL = ("partition.clients=5", "train.participation=0.6", "train.rounds=3")
+
+
+class Stop(BaseException):
+    pass
+
+
+@pytest.mark.parametrize(("method", "overrides"), STATEFUL)
+def test_state_survives_workers_and_a_stop_at_any_round(
+    method: str, overrides: tuple[str, ...], tiny: Tiny, tmp_path: Path
+) -> None:
+    experiment = tiny(*PARTIAL, *overrides, method=method)
+    alone = run_one(experiment, tmp_path / "alone")
+    spread = run_one(experiment, tmp_path / "spread", engine="processes", workers=2)
+    assert spread["weights_sha256"] == alone["weights_sha256"]
+    assert spread["accuracy_matrix"] == alone["accuracy_matrix"]
+    assert spread["bytes_up"] == alone["bytes_up"]
+
+    root, again = tmp_path / "stopped", False
+    for _ in range(6):  # stopped after every round, of two tasks with three
+
+        def stop_after_one(event: Event) -> None:
+            nonlocal heard
+            heard += isinstance(event, RoundFinished)
+            if heard > done:
+                raise Stop
+
+        done = sum(1 for line in _events(root) if '"RoundFinished"' in line or '"round_finished"' in line)
+        heard = 0
+        with pytest.raises(Stop):
+            run_one(experiment, root, stop_after_one, go_on=again)
+        again = True
+    ended = run_one(experiment, root, go_on=True)
+    assert ended["weights_sha256"] == alone["weights_sha256"]
+    assert ended["accuracy_matrix"] == alone["accuracy_matrix"]
+
+
+def _events(root: Path) -> list[str]:
+    path = root / "events.jsonl"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+MINE = """
+from dataclasses import dataclass
+import torch
+from fedclass import FedAvg
+from fedclass.methods import Declaration, Outcome, Spec
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(FedAvg):
+    def declare(self):
+        return Declaration({declares})
+{hooks}
+"""
+
+
+@pytest.mark.parametrize(
+    ("declares", "hooks", "message"),
+    [
+        (
+            'client={"seen": Spec(("classes",))}',
+            'def end_round(self, client): return Outcome(state={"seen": torch.zeros(7)})',
+            r"client \d, task 1, round 1: Mine.end_round: seen is \(7,\) torch.float32 instead of \(2,\) torch.float32",
+        ),
+        (
+            'client={"seen": Spec(("classes",))}',
+            'def end_round(self, client): return Outcome(state={"seen": [1, 2]})',
+            r"Mine.end_round: seen is list instead of a tensor",
+        ),
+        (
+            "",
+            'def end_round(self, client): return Outcome(uploads={"secret": torch.zeros(3)})',
+            r"Mine.end_round: 'secret' is not declared \(declared: nothing\)",
+        ),
+        (
+            'uploads={"train": {"norm": Spec(())}}',
+            "",
+            r"Mine.end_round: 'norm' is declared and missing",
+        ),
+        (
+            'rows={"mark": Spec((2,))}',
+            'def annotate(self, client, images, labels): return {"mark": torch.zeros(len(labels), 3)}',
+            r"Mine.annotate: mark is \(\d+, 3\) torch.float32 instead of \(\d+, 2\)",
+        ),
+        (
+            'server={"sum": Spec((1,))}',
+            'def start(self, server): return {"sum": torch.zeros(1), "more": torch.zeros(1)}',
+            r"Mine.start: 'more' is not declared \(declared: sum\)",
+        ),
+    ],
+)
+def test_what_a_hook_returns_must_be_as_declared(
+    declares: str, hooks: str, message: str, tiny: Tiny, user_module: UserModule, tmp_path: Path
+) -> None:
+    """One message that names client, method, hook, and what was expected."""
+    user_module("stateful", MINE.format(declares=declares, hooks="\n".join(f"    {line}" for line in hooks.splitlines())))
+    with pytest.raises(FedclassError, match=message):
+        run_one(tiny(method="stateful:Mine"), tmp_path / "run")
+
+
+def test_counts_are_the_clients_own_with_its_exemplars(tiny: Tiny, user_module: UserModule, tmp_path: Path) -> None:
+    """Every class that a client holds, in the proportions of its own data; they stay there unless uploaded."""
+    user_module(
+        "counting",
+        """
+from dataclasses import dataclass
+import torch
+from fedclass import FedAvg
+from fedclass.methods import Declaration, Outcome, Spec
+
+@dataclass(frozen=True, kw_only=True)
+class Counting(FedAvg):
+    def declare(self):
+        return Declaration(server={"seen": Spec(("classes",), torch.int64)}, uploads={"train": {"counts": Spec(("classes",), torch.int64)}})
+    def end_round(self, client):
+        return Outcome(uploads={"counts": client.counts})
+    def aggregate(self, server, updates):
+        updates = list(updates)
+        return server.mean(updates), {"seen": sum(u.extras["counts"] for u in updates)}
+""",
+    )
+    from fedclass.experiment.checkpoint import Checkpoints
+
+    experiment = tiny("memory.per_class=2", method="counting:Counting")
+    run_one(experiment, tmp_path / "run")
+    known = Checkpoints(tmp_path / "run" / "checkpoints")
+    seen = known.load(max(known.numbers())).state.method["seen"].tolist()
+    assert seen == [6, 6, 24, 24]  # three clients keep two exemplars of each old class; new ones have 24 images
