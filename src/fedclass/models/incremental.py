@@ -119,6 +119,14 @@ class IncrementalModel(nn.Module):
         moved = [s for s, (*_, moved) in zip(packed.sections, packed.layout.sections, strict=True) if moved]
         return moved[0].to(self.flat.device)
 
+    def with_flat(self, weights: Weights, flat: Tensor) -> Packed:
+        """These weights with the trained parameters of a vector."""
+        packed = Packed.of(weights, self.packed.layout).clone()
+        for section, (*_, moved) in zip(packed.sections, packed.layout.sections, strict=True):
+            if moved:
+                section.copy_(flat)
+        return packed
+
     def flat_from(self, flat: Tensor, classes: int) -> Tensor:
         """Such a vector of the time when there were `classes`, as one of now; new rows of the head are 0."""
         before, now = self._layout(classes), self.packed.layout

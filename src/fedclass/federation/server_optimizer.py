@@ -1,0 +1,63 @@
+"""What the server makes of a round's mean: the next model itself, or a step of an optimizer towards it.
+
+Orthogonal to methods: it sees the model before a round and what the method made of the updates, nothing else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+
+from fedclass.methods.declare import Spec
+from fedclass.models.incremental import IncrementalModel
+from fedclass.wire import Tensors, Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """Table [server]."""
+
+    optimizer: Annotated[
+        Literal["mean", "momentum", "adam"],
+        Field(description="mean: FedAvg's; momentum: FedAvgM (Hsu et al. 2019); adam: FedAdam (Reddi et al. 2021)"),
+    ] = "mean"
+    learning_rate: Annotated[float, Field(gt=0, description="momentum, adam: eta")] = 1.0
+    momentum: Annotated[float, Field(ge=0, lt=1, description="momentum: beta; adam: beta_1")] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1, description="adam: beta_2")] = 0.99
+    tau: Annotated[float, Field(gt=0, description="adam: added to the root, so that small steps stay small")] = 1e-3
+
+    def declare(self) -> Mapping[str, Spec]:
+        """The optimizer's own state."""
+        names = {"mean": (), "momentum": ("momentum",), "adam": ("momentum", "variance")}[self.optimizer]
+        return {name: Spec(("parameters",)) for name in names}
+
+
+def step(
+    settings: ServerSettings, model: IncrementalModel, before: Weights, after: Weights, state: Tensors
+) -> tuple[Weights, Tensors]:
+    """The next global model and the optimizer's state. after: what "mean" would take.
+
+    With delta = after - before, over the trained parameters; buffers are those of `after`:
+
+        momentum:  m = beta * m + delta;  x = before + eta * m
+        adam:      m = beta_1 * m + (1 - beta_1) * delta;  v = beta_2 * v + (1 - beta_2) * delta^2
+                   x = before + eta * m / (sqrt(v) + tau), v from tau^2 on
+    """
+    if settings.optimizer == "mean":
+        return after, {}
+    start = model.flattened(before).double()
+    delta = model.flattened(after).double() - start
+    first = {"momentum": 0.0, "variance": settings.tau**2}
+    moments = {name: state.get(name, torch.full_like(start, first[name])).double() for name in settings.declare()}
+    beta = settings.momentum
+    if settings.optimizer == "momentum":
+        m = beta * moments["momentum"] + delta
+        moments, move = {"momentum": m}, m
+    else:
+        m = beta * moments["momentum"] + (1 - beta) * delta
+        v = settings.beta2 * moments["variance"] + (1 - settings.beta2) * delta.square()
+        moments, move = {"momentum": m, "variance": v}, m / (v.sqrt() + settings.tau)
+    flat = (start + settings.learning_rate * move).float()
+    return model.with_flat(after, flat), {name: tensor.float() for name, tensor in moments.items()}
