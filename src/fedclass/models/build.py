@@ -49,7 +49,7 @@ def build_model(name: str, *, norm: Norm, image_size: tuple[int, int], seed: int
     A user's backbone initialises itself from torch's global stream; it is seeded around the call and left as it was.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(generator(seed, "model").initial_seed())
+        torch.set_rng_state(generator(seed, "model").get_state())
         backbone = _backbone(name, norm)
         features = _features(backbone, name, image_size)
     return IncrementalModel(backbone, features).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
