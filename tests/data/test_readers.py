@@ -102,6 +102,15 @@ def test_mnist_is_read_packed_or_not(tmp_path, packed):
     assert not images.official
 
 
+def test_emnist_can_be_left_as_its_files_have_it(tmp_path):
+    (train, _), (test, _) = write_idx_set(tmp_path, "emnist-balanced")
+    images = load("emnist-balanced", path=tmp_path, orientation="raw")
+    np.testing.assert_array_equal(images.train.images[..., 0], train)
+    np.testing.assert_array_equal(images.test.images[..., 0], test)
+    with pytest.raises(ConfigError, match=r"orientation: only emnist-balanced has images to turn, mnist is upright"):
+        load("mnist", path=tmp_path, orientation="raw")
+
+
 def test_emnist_is_turned_upright(tmp_path):
     (train, _), _ = write_idx_set(tmp_path / "gzip", "emnist-balanced")
     images = load("emnist-balanced", path=tmp_path)  # found in the folder its archive unpacks to

@@ -72,6 +72,22 @@ def test_the_file_describes_itself(runs: dict[str, Path], tiny: Tiny, tmp_path: 
     assert first == again
 
 
+def test_a_model_that_learned_from_raw_images_takes_upright_ones(
+    runs: dict[str, Path], arrays: dict[str, np.ndarray], copied: Path
+) -> None:
+    """Everybody's pictures are upright; EMNIST's files are not, and a recipe may ask for them as they are."""
+    path = copied / "model.safetensors"
+    with safe_open(path, framework="pt") as file:
+        stored = json.loads(file.metadata()[KEY])
+    assert stored["transposed"] is False
+    save_file(load_file(path), path, {KEY: json.dumps(stored | {"transposed": True})})
+    turned = arrays["x_test"].transpose(0, 2, 1, 3)
+    np.testing.assert_array_equal(
+        load_model(copied).scores(turned), load_model(runs["fedclass"]).scores(arrays["x_test"])
+    )
+    assert not np.array_equal(load_model(copied).scores(arrays["x_test"]), load_model(copied).scores(turned))
+
+
 def test_two_files_are_enough(runs: dict[str, Path], arrays: dict[str, np.ndarray], tmp_path: Path) -> None:
     for name in ("model.safetensors", "classes.json"):
         shutil.copy(runs["fedicarl"] / name, tmp_path)

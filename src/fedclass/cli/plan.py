@@ -35,7 +35,7 @@ def plan(
     experiment = load(recipe, overrides or [], seed=seed)
     stream = prepare(experiment).stream
     counts = stream.counts()
-    memory = planned(experiment.memory, counts, stream.task_sizes)
+    memory = planned(experiment.memory, counts, stream.task_sizes, offered=stream.offered)
     starts = [sum(stream.task_sizes[:task]) for task in range(len(stream.task_sizes) + 1)]
     by_class = len(stream.classes) <= WIDEST
 

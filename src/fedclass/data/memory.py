@@ -20,19 +20,29 @@ class MemorySettings:
 
     per_client: Annotated[int | None, Field(ge=0, description="exemplars a client keeps in all")] = 50
     per_class: Annotated[int | None, Field(ge=0, description="exemplars a client keeps of each class")] = None
+    quota: Annotated[
+        Literal["even", "floor"],
+        Field(
+            description="per_client: divided by the classes that the client has met, the remainder to the first ones; "
+            "or by all that have arrived, rounded down"
+        ),
+    ] = "even"
     select: Annotated[Select, Field(description="which images become exemplars")] = "random"
 
     @property
     def keeps(self) -> bool:
         return bool(self.per_class if self.per_class is not None else self.per_client)
 
-    def quotas(self, classes: list[int]) -> dict[int, int]:
+    def quotas(self, classes: list[int], arrived: int) -> dict[int, int]:
         """How many exemplars of each class a client that has met `classes` (in order of arrival) may keep.
 
-        A budget in total is divided evenly; what is left over goes to the classes that came first.
+        A budget in total is divided evenly among them; what is left over goes to those that came first. With "floor",
+        as in the authors' release, a class gets the budget over all `arrived` classes, met or not, rounded down.
         """
         if self.per_class is not None:
             return dict.fromkeys(classes, self.per_class)
+        if self.quota == "floor":
+            return dict.fromkeys(classes, (self.per_client or 0) // arrived)
         share, rest = divmod(self.per_client or 0, max(len(classes), 1))
         return {label: share + (i < rest) for i, label in enumerate(classes)}
 
@@ -58,15 +68,18 @@ def remember(
     targets: Index,
     settings: MemorySettings,
     rank: Callable[[int, Index, int], Index],
+    *,
+    classes: int,
 ) -> Exemplars:
     """The exemplars after a task: what was kept, cut to the new quotas, and the best of what arrived.
 
+    classes: how many have arrived so far, whether the client has met them or not.
     rank(label, images, count): the `count` most important ones of `images`, in order.
     """
     labels = targets[arrived]
     seen = sorted({*exemplars.of_class, *labels.tolist()})
     kept = {}
-    for label, quota in settings.quotas(seen).items():
+    for label, quota in settings.quotas(seen, classes).items():
         old, new = exemplars.of_class.get(label), arrived[labels == label]
         if old is None:
             kept[label] = rank(label, new, min(quota, len(new)))
@@ -109,14 +122,24 @@ def check_budget(settings: MemorySettings, counts: NDArray[np.int64], task_sizes
             )
 
 
-def planned(settings: MemorySettings, counts: NDArray[np.int64], task_sizes: tuple[int, ...]) -> NDArray[np.int64]:
-    """(clients, tasks): how many exemplars each client will keep after each task. counts: (clients, classes)."""
+def planned(
+    settings: MemorySettings,
+    counts: NDArray[np.int64],
+    task_sizes: tuple[int, ...],
+    *,
+    offered: tuple[int, ...] | None = None,
+) -> NDArray[np.int64]:
+    """(clients, tasks): how many exemplars each client will keep after each task. counts: (clients, classes).
+
+    offered: how many classes of each task a client may have images of; None: all.
+    """
+    offered = task_sizes if offered is None else offered
     plan = np.zeros((len(counts), len(task_sizes)), np.int64)
     kept = np.zeros_like(counts)
     for task in range(len(task_sizes)):
         until = sum(task_sizes[: task + 1])
         for client, row in enumerate(counts):
-            quotas = settings.quotas(np.flatnonzero(row[:until]).tolist())
+            quotas = settings.quotas(np.flatnonzero(row[:until]).tolist(), sum(offered[: task + 1]))
             for label, quota in quotas.items():
                 first_time = label >= until - task_sizes[task]
                 kept[client, label] = min(quota, row[label] if first_time else kept[client, label])

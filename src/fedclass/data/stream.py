@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedclass.data.images import ImageSet
-from fedclass.data.partition import Index, PartitionSettings, partition
+from fedclass.data.partition import Index, PartitionSettings, classes_offered, partition, released_generator
 from fedclass.errors import ConfigError, DataError
 from fedclass.rng import array_generator
 
-RELEASED_SEED = 2023  # of the legacy NumPy generator that orders the classes in the authors' release
+ORDERED_BY_SEED = ("seeded", "released-by-seed")  # class orders that differ from seed to seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +24,11 @@ class StreamSettings:
         int | list[int] | str, Field(description='classes per task: [5, 5], "5,5", "{17,15,15}", "B0-Inc10"')
     ] = "{5,5}"
     class_order: Annotated[
-        Literal["natural", "seeded", "released"] | list[int],
-        Field(description='order of arrival: "natural", "seeded", "released", or a list of labels'),
+        Literal["natural", "seeded", "released", "released-by-seed"] | list[int],
+        Field(
+            description='order of arrival: "natural" or "released", the same for all seeds; "seeded" or '
+            '"released-by-seed" (seed 0 has the released one), another for each; or a list of labels'
+        ),
     ] = "natural"
 
 
@@ -34,6 +37,7 @@ class Stream:
     """A data set cut into tasks and clients. From here on, classes are numbered in order of arrival.
 
     targets, test_targets: (N,) such numbers, -1 for classes that never arrive.  shares: the images of each client.
+    offered: how many classes of each task a client may have images of.
     """
 
     data: ImageSet
@@ -42,6 +46,7 @@ class Stream:
     targets: Index
     test_targets: Index
     shares: list[Index]
+    offered: tuple[int, ...]
 
     @property
     def clients(self) -> int:
@@ -76,10 +81,11 @@ def build_stream(data: ImageSet, stream: StreamSettings, shares: PartitionSettin
         if len(missing):
             raise DataError(f"{data.name}: no {split} image of class {names[missing[0]]!r}, which is in the stream")
     held = partition(targets, sizes, shares, seed=seed, dataset=data.sha256)
-    made = Stream(data, names, sizes, targets, test_targets, held)
+    made = Stream(data, names, sizes, targets, test_targets, held, classes_offered(sizes, shares))
     unheld = np.flatnonzero(made.counts().sum(axis=0) == 0)
     if len(unheld):
-        raise DataError(f"[partition] no client holds an image of class {names[unheld[0]]!r}; check partition.path")
+        advice = "check partition.path" if shares.kind == "file" else "raise partition.classes_per_task or clients"
+        raise DataError(f"[partition] no client holds an image of class {names[unheld[0]]!r}; {advice}")
     return made
 
 
@@ -93,7 +99,8 @@ def _order_and_sizes(stream: StreamSettings, classes: int, seed: int) -> tuple[l
     elif stream.class_order == "seeded":
         order = array_generator(seed, "class order").permutation(classes).tolist()
     else:
-        order = np.random.RandomState(RELEASED_SEED).permutation(classes).tolist()
+        own = seed if stream.class_order == "released-by-seed" else 0
+        order = released_generator(own).permutation(classes).tolist()
     sizes = task_sizes(stream.tasks, len(order))
     if sum(sizes) != len(order):
         raise ConfigError(

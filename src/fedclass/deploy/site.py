@@ -47,6 +47,10 @@ class SiteStream:
     test_targets: Index
     arrived: Mapping[int, Index]
 
+    @property
+    def offered(self) -> tuple[int, ...]:
+        return self.task_sizes
+
     def classes_until(self, task: int) -> int:
         return sum(self.task_sizes[: task + 1])
 

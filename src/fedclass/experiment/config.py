@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 import tomli_w
 from pydantic import Field, TypeAdapter, ValidationError
 
+from fedclass.data.datasets import Orientation
 from fedclass.data.memory import MemorySettings
 from fedclass.data.partition import PartitionSettings
 from fedclass.data.stream import StreamSettings
@@ -31,6 +32,9 @@ class DataSettings:
     path: Annotated[str, Field(description="where its files are; empty: the cache folder")] = ""
     fraction: Annotated[float, Field(gt=0, le=1, description="first part of each class to train on")] = 1.0
     test_fraction: Annotated[float, Field(gt=0, le=1, description="first part of each class to test on")] = 1.0
+    orientation: Annotated[
+        Orientation, Field(description='EMNIST: "upright", or "raw" as in its files, rows and columns exchanged')
+    ] = "upright"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -193,6 +193,7 @@ class Run:
 
     def _announce(self) -> None:
         data, e, counts = self.stream.data, self.experiment, self.stream.counts()
+        exemplars = planned(e.memory, counts, self.stream.task_sizes, offered=self.stream.offered)
         self.tell(
             RunStarted(
                 version=fedclass.__version__,
@@ -204,7 +205,7 @@ class Run:
                 tasks=list(self.stream.task_sizes),
                 classes=list(self.stream.classes),
                 counts=counts.tolist(),
-                exemplars=planned(e.memory, counts, self.stream.task_sizes).sum(axis=0).tolist(),
+                exemplars=exemplars.sum(axis=0).tolist(),
                 rounds=e.train.rounds,
                 seed=e.seed,
                 engine=self.engine.name,

@@ -63,6 +63,7 @@ def prepare(experiment: Experiment) -> Setup:
         path=path,
         fraction=experiment.data.fraction,
         test_fraction=experiment.data.test_fraction,
+        orientation=experiment.data.orientation,
     )
     stream = build_stream(data, experiment.stream, experiment.partition, seed=experiment.seed)
     check_budget(experiment.memory, stream.counts(), stream.task_sizes)

@@ -51,7 +51,8 @@ class Description:
     """What a model file says about itself.
 
     image: (H, W, C) of the training images.  mean, std: pixels in 0..1 become (x - mean) / std.  method: the recipe's
-    table [method].  sha256: of all tensors in the file.
+    table [method].  sha256: of all tensors in the file.  transposed: it learned from images with rows and columns
+    exchanged (data.orientation = "raw"); whoever uses it gives it upright ones.
     """
 
     version: str
@@ -62,6 +63,7 @@ class Description:
     model: ModelSettings
     method: dict[str, Any]
     sha256: str
+    transposed: bool = False
 
 
 _DESCRIPTION = TypeAdapter(Description)
@@ -81,6 +83,7 @@ def describe(setup: Setup, tensors: Weights) -> dict[str, str]:
         model=e.model,
         method={"name": e.method_name, **parameters(e.method)},
         sha256=sha256(tensors),
+        transposed=e.data.orientation == "raw",
     )
     return {KEY: _DESCRIPTION.dump_json(description).decode()}
 
@@ -137,8 +140,10 @@ class Network(nn.Module):
         super().__init__()
         self.model, self.method, self.extras = model, method, extras
         self.normalisation = description.mean, description.std
+        self.transposed = description.transposed
 
     def forward(self, images: Tensor) -> Tensor:
+        images = images.transpose(1, 2) if self.transposed else images
         return scores(self.model, self.method, self.extras, images, self.normalisation)
 
 

@@ -64,6 +64,8 @@ class ClientStream(Protocol):
     def targets(self) -> Index: ...
     @property
     def task_sizes(self) -> tuple[int, ...]: ...
+    @property
+    def offered(self) -> tuple[int, ...]: ...
     def classes_until(self, task: int) -> int: ...
     def new_data(self, client: int, task: int) -> Index: ...
 
@@ -264,7 +266,8 @@ class Client:
                 return self._ranked(client, label, images, count)
 
             arrived = self.stream.new_data(client, task)
-            exemplars = remember(exemplars, arrived, self.stream.targets, self.memory, rank)
+            classes = sum(self.stream.offered[: task + 1])
+            exemplars = remember(exemplars, arrived, self.stream.targets, self.memory, rank, classes=classes)
         state = ClientState(tasks=tasks, exemplars=exemplars)
         self.store.save(client, state)
         return state
