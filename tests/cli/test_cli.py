@@ -226,10 +226,10 @@ def test_interrupting_a_comparison_ends_its_processes(tiny_settings: list[str], 
 
 def test_methods_and_help_are_worth_reading(tmp_path: Path) -> None:
     listed = fedclass("methods", cwd=tmp_path).stdout
-    for name in ("fedavg", "fedclass", "glfc", "fedicarl", "fedwa"):
+    for name in ("fedavg", "fedclass", "fedclass-tuned", "glfc", "fedicarl", "fedwa"):
         assert name in listed
     detail = fedclass("methods", "fedclass", cwd=tmp_path).stdout
-    for word in ("beta", "5.0", "weight of the distillation", "[method]", "tuned"):
+    for word in ("beta", "5.0", "weight of the distillation", "[method]", "paper-literal"):
         assert word in detail
     assert failed(fedclass("methods", "fedclas", cwd=tmp_path), 2)
     usage = fedclass("--help", cwd=tmp_path).stdout

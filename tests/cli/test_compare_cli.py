@@ -43,11 +43,11 @@ def summary(run: Path) -> dict[str, float]:
 
 
 def test_compare_writes_its_tables_and_table_prints_them_again(tiny_settings: list[str], tmp_path: Path) -> None:
-    words = ["--methods", "fedavg,fedclass:paper,fedclass:beta=8", "--seeds", "0,1", *settings(tiny_settings)]
+    words = ["--methods", "fedavg,fedclass:released,fedclass:beta=8", "--seeds", "0,1", *settings(tiny_settings)]
     shown = done("compare", *words, "--out", "both", cwd=tmp_path)
     both = tmp_path / "both"
-    folders = {"fedavg (standard)": "fedavg", "fedclass (paper) beta=5": "fedclass-paper"}
-    folders["fedclass (tuned) beta=8"] = "fedclass-beta=8"
+    folders = {"fedavg (standard)": "fedavg", "fedclass (released) beta=5": "fedclass-released"}
+    folders["fedclass (paper) beta=8"] = "fedclass-beta=8"
     with (both / "results.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert [(line["label"], line["seed"]) for line in lines] == [(label, s) for label in folders for s in ("0", "1")]
@@ -57,33 +57,34 @@ def test_compare_writes_its_tables_and_table_prints_them_again(tiny_settings: li
         assert line["weights_sha256"] == stored["weights_sha256"]
 
     ours, reference = (
-        [summary(both / f"{name}-s{seed}")["accuracy_last"] for seed in (0, 1)] for name in ("fedclass-paper", "fedavg")
+        [summary(both / f"{name}-s{seed}")["accuracy_last"] for seed in (0, 1)]
+        for name in ("fedclass-released", "fedavg")
     )
     test = stats.ttest_rel(ours, reference)
     low, high = test.confidence_interval(0.95)
     verdict = "not distinguishable" if low <= 0 <= high else "higher" if low > 0 else "lower"
     gap = (sum(ours) - sum(reference)) / 2
-    row = f"| fedclass (paper) beta=5 | global | {gap:+.1f} | [{low:+.1f}, {high:+.1f}] | {verdict} |"
+    row = f"| fedclass (released) beta=5 | global | {gap:+.1f} | [{low:+.1f}, {high:+.1f}] | {verdict} |"
     assert row in (both / "results.md").read_text()
     for label in folders:
         assert label in shown
     assert "Differences from fedavg (standard), paired over seeds 0, 1" in shown
 
     for name, ending in (("markdown", "md"), ("latex", "tex"), ("csv", "csv")):
-        again = done("table", "both/fedavg-s0", "both/fedavg-s1", "both/fedclass-paper-s0", "both/fedclass-paper-s1",
+        again = done("table", "both/fedavg-s0", "both/fedavg-s1", "both/fedclass-released-s0", "both/fedclass-released-s1",
                      "both", "--format", name, cwd=tmp_path)  # fmt: skip
         assert again == (both / f"results.{ending}").read_text()
     assert r"\bottomrule" in (both / "results.tex").read_text()
     against = done("table", "both", "--against", "fedclass:beta=8", cwd=tmp_path)
-    assert "Differences from fedclass (tuned) beta=8" in against
+    assert "Differences from fedclass (paper) beta=8" in against
 
     assert "--against fedclass: names several rows" in failed(
         "table", "both", "--against", "fedclass", cwd=tmp_path, code=2
     )
     shutil.copytree(both / "fedavg-s0", tmp_path / "copy")
     assert "the same setting and seed" in failed("table", "both", "copy", cwd=tmp_path, code=4)
-    line = failed("table", "both/fedavg-s0", "both/fedavg-s1", "both/fedclass-paper-s1", cwd=tmp_path, code=4)
-    assert "seeds differ: fedclass (paper) lacks 0" in line
+    line = failed("table", "both/fedavg-s0", "both/fedavg-s1", "both/fedclass-released-s1", cwd=tmp_path, code=4)
+    assert "seeds differ: fedclass (released) lacks 0" in line
     (both / "fedavg-s1" / "summary.json").unlink()
     line = failed("table", "both/fedavg-s0", "both/fedavg-s1", cwd=tmp_path, code=4)
     assert "both/fedavg-s1: no finished runs to compare" in line
@@ -150,7 +151,7 @@ def test_an_ablation_shares_the_run_that_is_the_recipes_own(tiny_settings: list[
     assert names == {"fedclass-s0", *(f"fedclass-beta={beta}-s0" for beta in (0, 1, 3, 8))}
     with (tmp_path / "here" / "beta" / "results.csv").open() as file:
         lines = [line for line in csv.DictReader(file) if line["figure"] == "global_accuracy"]
-    assert [line["label"] for line in lines] == [f"fedclass (tuned) beta={beta}" for beta in (0, 1, 3, 5, 8)]
+    assert [line["label"] for line in lines] == [f"fedclass (paper) beta={beta}" for beta in (0, 1, 3, 5, 8)]
     assert [line["paper"] for line in lines] == ["73.65", "72.65", "72.36", "74.44", "76.99"]
     assert "method.beta" not in shown, "what the ablation varies is no change of the recipe"
 
@@ -174,7 +175,7 @@ def test_reproduce_lists_what_there_is_and_needs_no_torch_for_it(tmp_path: Path)
 MISTAKES = {
     "did you mean 'svhn_2task'?": (["reproduce", "svhn"], 2),
     "this ablation for fedclass only": (["reproduce", "beta", "--methods", "fedavg"], 2),
-    "--against fedwa: there is no such row; name one of: fedavg (standard); fedclass (tuned)": (
+    "--against fedwa: there is no such row; name one of: fedavg (standard); fedclass (paper)": (
         ["compare", "--against", "fedwa"],
         2,
     ),

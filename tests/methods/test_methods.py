@@ -9,14 +9,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedclass import losses
-from fedclass.methods import METHODS, Batch, ClientContext, FedAvg, FedCLASS, FedICARL, FedWA
-from fedclass.methods.fedclass import FORMS
+from fedclass.methods import METHODS, Batch, ClientContext, FedAvg, FedCLASS, FedCLASSTuned, FedICARL, FedWA
+from fedclass.methods.fedclass import FORMS, Form
 from fedclass.methods.wa import align
 from fedclass.models.incremental import IncrementalModel
 from fedclass.wire import Update
+from reference import heads
 from reference.batches import RELEASED
 
 OLD, NEW, WIDTH = 3, 2, 6
+TUNED = {
+    "temperature": 5.0,
+    "student_temperature": 3.0,
+    "teacher_temperature": 3.0,
+    "mass_temperature": 3.0,
+    "stop_gradient": False,
+}
 
 
 class Flat(nn.Module):
@@ -73,7 +81,9 @@ def test_each_loss_is_the_sum_that_its_paper_writes(given: Given) -> None:
         FedCLASS(beta=3.0, variant="paper", temperature=4.0, student_temperature=2.0): ce + 3.0 * soft,
         FedCLASS(beta=3.0, variant="released"): ce + 3.0 * losses.augmented_distillation(current, previous, **RELEASED),
         FedWA(): (1 - lam) * ce + lam * kept,
+        FedWA(variant="pycil"): (1 - lam) * ce + lam * kept,
         FedWA(variant="released"): (1 - lam) * ce + lam * kept,
+        FedCLASSTuned(beta=3.0): ce + 3.0 * losses.augmented_distillation(current, previous, **TUNED),
         FedICARL(): losses.icarl_loss(current, previous, labels),
         FedICARL(variant="released"): losses.released_icarl_loss(current, previous, labels),
         METHODS["glfc"](): losses.glfc_loss(current, previous, labels),
@@ -85,21 +95,29 @@ def test_each_loss_is_the_sum_that_its_paper_writes(given: Given) -> None:
 def test_without_a_teacher_distilling_methods_are_plain_cross_entropy(given: Given) -> None:
     first = Batch(given.batch.images, given.batch.labels, None)
     ce = F.cross_entropy(given.logits, given.batch.labels)
-    for method in (FedAvg(), FedCLASS(), FedCLASS(variant="released"), FedWA(), FedICARL(variant="released")):
+    methods = (
+        *(FedAvg(), FedCLASS(), FedCLASS(variant="released"), FedCLASSTuned()),
+        *(FedWA(), FedICARL(variant="released")),
+    )
+    for method in methods:
         torch.testing.assert_close(method.loss(given.client, first), ce)
 
 
 def test_a_variant_is_named_with_whatever_differs_from_it() -> None:
-    assert FedCLASS().variant_name == "tuned"
-    assert FedCLASS(variant="paper").variant_name == "paper"
+    assert FedCLASS().variant_name == "paper"
+    assert FedCLASS(variant="paper-literal").variant_name == "paper-literal"
     assert FedCLASS(variant="released").variant_name == "released"
     assert FedCLASS(variant="paper", temperature=9.0).variant_name == "paper, temperature=9.0"
     assert FedCLASS(variant="paper", stop_gradient=False).variant_name == "paper, stop_gradient=False"
+    assert FedCLASS(variant="released", clip_ratio=False).variant_name == "released, clip_ratio=False"
+    assert FedCLASSTuned().variant_name == "standard"
+    assert FedCLASSTuned(teacher_temperature=5.0).variant_name == "standard, teacher_temperature=5.0"
     assert FedCLASS(variant="paper").form == FORMS["paper"]
+    assert FedCLASSTuned().form == Form(**TUNED)
     assert vars(FORMS["released"]) == {**RELEASED, "teacher_temperature": None}
 
 
-def test_the_paper_variant_is_equation_9_to_the_letter(given: Given) -> None:
+def test_the_paper_variant_is_equation_9_with_the_student_at_one(given: Given) -> None:
     assert FORMS["paper"].student_temperature == 1.0
     got = FedCLASS(variant="paper", temperature=2.5, beta=2.0).loss(given.client, given.batch)
     ce = F.cross_entropy(given.logits, given.batch.labels)
@@ -108,21 +126,62 @@ def test_the_paper_variant_is_equation_9_to_the_letter(given: Given) -> None:
     )
 
 
-def test_alignment_gives_new_rows_the_mean_length_of_old_ones_and_leaves_these() -> None:
-    head = torch.randn(OLD + NEW, WIDTH, generator=torch.Generator().manual_seed(1))
-    aligned = align(head, OLD)
-    assert torch.equal(aligned[:OLD], head[:OLD])
-    torch.testing.assert_close(aligned[OLD:].norm(dim=1).mean(), head[:OLD].norm(dim=1).mean())
-    torch.testing.assert_close(F.normalize(aligned), F.normalize(head))
+def test_paper_and_paper_literal_differ_in_the_gradient_through_z_alone(given: Given) -> None:
+    read, literal = FedCLASS(), FedCLASS(variant="paper-literal")
+    torch.testing.assert_close(read.loss(given.client, given.batch), literal.loss(given.client, given.batch))
+
+    def gradient(method: FedCLASS) -> Tensor:
+        loss = method.loss(given.client, given.batch)
+        return torch.autograd.grad(loss, given.client.model.head.weight)[0]
+
+    assert (gradient(read) - gradient(literal)).norm() > 0.1 * gradient(literal).norm()
+
+
+@pytest.mark.parametrize(
+    ("variant", "aligned"), [("wa", heads.align_zhao), ("pycil", heads.align_pycil)], ids=["wa", "pycil"]
+)
+@pytest.mark.parametrize("longer", [0.3, 1.0, 5.0])
+def test_alignment_is_that_of_its_authors_code(variant: Any, aligned: Any, longer: float) -> None:
+    """longer: how much longer new rows are than old ones. Zhao et al. only ever shrink them."""
+    head = torch.randn(OLD + NEW, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    head[OLD:] *= longer
+    weights = {"head.weight": head, "head.bias": torch.arange(5.0)}
+    finished = FedWA(variant=variant).finish_task(weights, OLD)
+    torch.testing.assert_close(finished["head.weight"], torch.tensor(aligned(head.tolist(), OLD), dtype=torch.float64))
+    assert torch.equal(finished["head.weight"][:OLD], head[:OLD])
+    assert torch.equal(finished["head.bias"], weights["head.bias"])
+    if longer == 0.3:
+        assert torch.equal(finished["head.weight"], head) == (variant == "wa")
+
+
+def test_rows_that_are_all_zero_stay_so_instead_of_becoming_nan() -> None:
+    head = torch.cat([torch.ones(OLD, WIDTH), torch.zeros(NEW, WIDTH)])
+    for norm in (1, 2):
+        assert torch.equal(align(head, OLD, norm=norm), head)
 
 
 def test_fedwa_aligns_from_the_second_task_on_and_released_never_does() -> None:
     weights = model().weights()
-    assert torch.equal(FedWA().finish_task(weights, 0)["head.weight"], weights["head.weight"])
-    assert torch.equal(FedWA(variant="released").finish_task(weights, OLD)["head.weight"], weights["head.weight"])
-    finished = FedWA().finish_task(weights, OLD)
-    assert torch.equal(finished["head.weight"], align(weights["head.weight"], OLD))
-    assert torch.equal(finished["head.bias"], weights["head.bias"])
+    for variant in ("wa", "pycil", "released"):
+        assert FedWA(variant=variant).finish_task(weights, 0) is weights
+    assert FedWA(variant="released").finish_task(weights, OLD) is weights
+
+
+def test_only_wa_keeps_the_head_from_falling_below_zero() -> None:
+    for variant in ("wa", "pycil", "released"):
+        net = model()
+        before = net.head.weight.detach().clone()
+        assert (before < 0).any()
+        with torch.no_grad():
+            FedWA(variant=variant).after_step(ClientContext(model=net, old_classes=OLD, weights={}))
+        assert torch.equal(net.head.weight, before.clamp(min=0) if variant == "wa" else before)
+
+
+def test_only_wa_has_a_head_without_bias_and_does_not_begin_like_fedavg() -> None:
+    assert {name for name, method in METHODS.items() if not method().head_bias} == {"fedwa"}
+    for variant, bias in (("wa", False), ("pycil", True), ("released", True)):
+        method = FedWA(variant=variant)
+        assert method.head_bias is method.begins_like_fedavg is bias
 
 
 def test_aggregate_is_the_mean_by_examples() -> None:

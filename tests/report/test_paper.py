@@ -91,12 +91,12 @@ def test_what_was_changed_is_told_and_marks_the_table_as_reduced(result):
     reduced, own = "train.rounds=5 (recipe: 20)", "method.beta=8 (recipe: 5)"
     members = [
         beside("fedavg", result("fedavg"), changed=(reduced,)),
-        beside("fedclass", result(official_data=False, dataset="svhn"), changed=(reduced, own), variant="tuned"),
+        beside("fedclass", result(official_data=False, dataset="svhn"), changed=(reduced, own), variant="paper"),
     ]
     table = beside_table(part, members)
     assert table.title.endswith("seed 0, reduced")
     assert f"REDUCED, not the paper's setting: {reduced}." in table.notes
-    assert f"fedclass (tuned) differs from the recipe: {own}." in table.notes
+    assert f"fedclass (paper) differs from the recipe: {own}." in table.notes
     assert "UNOFFICIAL DATA: the files of svhn do not have the published checksums." in table.notes
     table = beside_table(part, [beside("fedclass", result(), changed=(own,))])
     assert "reduced" not in table.title, "a parameter of the method concerns its row alone"

@@ -20,7 +20,8 @@ from fedclass.errors import ConfigError
 from fedclass.federation.client import TrainSettings
 from fedclass.methods import METHODS, FedAvg
 from fedclass.methods.base import Teacher, parameters
-from fedclass.models.build import imported
+from fedclass.models.build import build_model, imported
+from fedclass.models.incremental import HeadInit, IncrementalModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,9 @@ class ModelSettings:
 
     name: Annotated[str, Field(description="resnet8, resnet20, resnet32, or package.module:build")] = "resnet8"
     norm: Annotated[Literal["batch", "group"], Field(description="normalisation of the ResNets")] = "batch"
+    head_init: Annotated[
+        HeadInit, Field(description="how new classes begin; kaiming: as in the FedCLASS authors' code")
+    ] = "linear"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +69,17 @@ class Experiment:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     method_name: str = "fedclass"
     method: FedAvg = field(default_factory=METHODS["fedclass"])
+
+    def build(self, image_size: tuple[int, int]) -> IncrementalModel:
+        """The model, with no classes yet. image_size: height and width."""
+        return build_model(
+            self.model.name,
+            norm=self.model.norm,
+            image_size=image_size,
+            seed=self.seed,
+            head_init=self.model.head_init,
+            head_bias=self.method.head_bias,
+        )
 
     def to_tables(self) -> dict[str, Any]:
         """The whole recipe, defaults included; reading it back gives an equal experiment."""

@@ -12,7 +12,6 @@ from fedclass.errors import ConfigError
 from fedclass.experiment.config import Experiment
 from fedclass.federation.client import Client, chosen_device
 from fedclass.federation.store import ClientStore
-from fedclass.models.build import build_model
 from fedclass.models.incremental import IncrementalModel
 
 
@@ -28,8 +27,7 @@ class Setup:
 
     def build(self) -> IncrementalModel:
         height, width = self.stream.data.train.images.shape[1:3]
-        e = self.experiment
-        return build_model(e.model.name, norm=e.model.norm, image_size=(height, width), seed=e.seed)
+        return self.experiment.build((height, width))
 
     def client(self, store: ClientStore) -> Client:
         e = self.experiment

@@ -33,7 +33,6 @@ from fedclass.experiment.export import write_onnx
 from fedclass.experiment.setup import Setup
 from fedclass.federation.evaluate import BATCH, scores
 from fedclass.methods.base import FedAvg, parameters
-from fedclass.models.build import build_model
 from fedclass.models.incremental import IncrementalModel
 from fedclass.models.weights import flaw
 from fedclass.runs.layout import RunDirectory
@@ -261,9 +260,7 @@ def load_model(run: Path | str) -> TrainedModel:
     classes = _read_classes(directory.classes)
     where = f"{directory.model}"
     recipe = experiment({"model": asdict(description.model), "method": description.method}, where=where)
-    model = build_model(
-        description.model.name, norm=description.model.norm, image_size=description.image[:2], seed=recipe.seed
-    )
+    model = recipe.build(description.image[:2])
     model.grow_to(len(classes), seed=recipe.seed)
     weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(EXTRAS)}
     problem = flaw(weights, model.state_dict())

@@ -143,6 +143,8 @@ class Client:
                 ) from error
             loss.backward()
             optimizer.step()
+            with torch.no_grad():
+                self.method.after_step(context)
             total += loss.detach() * len(batch.labels)
         samples = self.train.local_epochs * len(index)
         return Update(

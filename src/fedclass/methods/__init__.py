@@ -2,6 +2,7 @@
 
 from fedclass.methods.base import Batch, ClientContext, FedAvg
 from fedclass.methods.fedclass import FedCLASS
+from fedclass.methods.fedclass_tuned import FedCLASSTuned
 from fedclass.methods.glfc import GLFC
 from fedclass.methods.icarl import FedICARL
 from fedclass.methods.wa import FedWA
@@ -9,9 +10,10 @@ from fedclass.methods.wa import FedWA
 METHODS: dict[str, type[FedAvg]] = {
     "fedavg": FedAvg,
     "fedclass": FedCLASS,
+    "fedclass-tuned": FedCLASSTuned,
     "glfc": GLFC,
     "fedicarl": FedICARL,
     "fedwa": FedWA,
 }
 
-__all__ = ["GLFC", "METHODS", "Batch", "ClientContext", "FedAvg", "FedCLASS", "FedICARL", "FedWA"]
+__all__ = ["GLFC", "METHODS", "Batch", "ClientContext", "FedAvg", "FedCLASS", "FedCLASSTuned", "FedICARL", "FedWA"]

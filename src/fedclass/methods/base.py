@@ -48,6 +48,7 @@ class FedAvg:
 
     teacher: ClassVar[Teacher | None] = None  # whose outputs a batch carries as `previous`
     selects: ClassVar[Select | None] = None  # how exemplars are chosen, if the method insists
+    head_bias: ClassVar[bool] = True  # whether the head has one; where it has none, it is zero and stays so
     uploads: ClassVar[tuple[str, ...]] = ()  # names of extra tensors that end_task may send
     begins_like_fedavg: ClassVar[bool] = (
         True  # in the first task, bit for bit; a method derived from this one says it anew, or it does not hold
@@ -63,6 +64,9 @@ class FedAvg:
     def loss(self, client: ClientContext, batch: Batch) -> Tensor:
         """The loss of one batch, a scalar."""
         return F.cross_entropy(client.model(batch.images), batch.labels)
+
+    def after_step(self, client: ClientContext) -> None:
+        """May change client.model's weights in place, after every step of the optimizer. No gradient is recorded."""
 
     def end_task(self, client: ClientContext, exemplars: Tensor, labels: Tensor) -> Mapping[str, Tensor]:  # noqa: ARG002
         """Extra tensors for the server, named in `uploads`; exemplars: (m, 3, H, W), labels: (m,)."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedclass.errors import ConfigError
-from fedclass.models.incremental import IncrementalModel
+from fedclass.models.incremental import HeadInit, IncrementalModel
 from fedclass.models.resnet import BACKBONES, Norm
 from fedclass.rng import generator
 
@@ -43,7 +43,15 @@ def _backbone(name: str, norm: Norm) -> nn.Module:
     return backbone
 
 
-def build_model(name: str, *, norm: Norm, image_size: tuple[int, int], seed: int) -> IncrementalModel:
+def build_model(
+    name: str,
+    *,
+    norm: Norm,
+    image_size: tuple[int, int],
+    seed: int,
+    head_init: HeadInit = "linear",
+    head_bias: bool = True,
+) -> IncrementalModel:
     """A model with no classes yet, initialised from the seed alone.
 
     A user's backbone initialises itself from torch's global stream; it is seeded around the call and left as it was.
@@ -52,7 +60,8 @@ def build_model(name: str, *, norm: Norm, image_size: tuple[int, int], seed: int
         torch.manual_seed(generator(seed, "model").initial_seed())
         backbone = _backbone(name, norm)
         features = _features(backbone, name, image_size)
-    return IncrementalModel(backbone, features).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    model = IncrementalModel(backbone, features, head_init=head_init, head_bias=head_bias)
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 @torch.no_grad()
