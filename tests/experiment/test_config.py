@@ -18,17 +18,44 @@ PAPER = {
 }
 
 
-def test_the_papers_five_settings_come_along() -> None:
-    assert set(recipes()) == {*PAPER, "default"}
-    for name, (data, tasks, memory, beta) in PAPER.items():
-        e = load(name)
-        assert (e.data.name, e.stream.tasks, e.method.beta) == (data, tasks, beta)  # type: ignore[attr-defined]
-        assert {k: v for k, v in vars(e.memory).items() if k != "select" and v is not None} == memory
-        assert (e.partition.kind, e.partition.clients, e.partition.alpha) == ("dirichlet", 20, 0.5)
-        train = e.train
-        assert (train.learning_rate, train.momentum, train.weight_decay, train.batch_size) == (0.01, 0.9, 1e-5, 32)
-        assert e.model.name == "resnet8"
-        assert e.stream.class_order == "released"
+def paper_says(e: Experiment, name: str) -> None:
+    """What both families of recipes take from the paper."""
+    data, tasks, memory, beta = PAPER[name]
+    assert (e.data.name, e.stream.tasks, e.method.beta) == (data, tasks, beta)  # type: ignore[attr-defined]
+    budget = (e.memory.per_client, e.memory.per_class)
+    assert budget == (memory.get("per_client"), memory.get("per_class"))
+    assert (e.partition.clients, e.partition.alpha) == (20, 0.5)
+    train = e.train
+    assert (train.learning_rate, train.momentum, train.weight_decay, train.batch_size) == (0.01, 0.9, 1e-5, 32)
+    assert e.model.name == "resnet8"
+    assert e.stream.class_order == "released-by-seed"
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_papers_five_settings_come_along(name: str) -> None:
+    e = load(name)
+    paper_says(e, name)
+    assert (e.partition.kind, e.partition.min_size, e.data.orientation) == ("fedml", 10, "upright")
+    assert (e.memory.select, e.memory.quota, e.train.weighting) == ("random", "even", "new-data")
+    assert e.method.variant_name == "paper"
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_each_of_them_comes_along_as_the_release_would_run_it(name: str) -> None:
+    e, paper = load(f"{name}_released"), load(name)
+    paper_says(e, name)
+    assert (e.partition.kind, e.partition.classes_per_task) == ("released", e.stream.tasks)
+    assert (e.memory.select, e.train.weighting) == ("first", "with-exemplars")
+    assert e.memory.quota == ("even" if e.memory.per_class else "floor")
+    assert e.data.orientation == ("raw" if e.data.name == "emnist-balanced" else "upright")
+    assert e.method.variant_name == "released"
+    assert (e.train.rounds, e.train.local_epochs, e.train.augment) == (
+        *(paper.train.rounds, paper.train.local_epochs, paper.train.augment),
+    )
+
+
+def test_no_other_recipes_come_along() -> None:
+    assert set(recipes()) == {*PAPER, *(f"{name}_released" for name in PAPER), "default"}
 
 
 def test_an_empty_recipe_is_all_defaults() -> None:
@@ -38,7 +65,7 @@ def test_an_empty_recipe_is_all_defaults() -> None:
     assert e.memory.per_class is None
 
 
-@pytest.mark.parametrize("name", [*PAPER, "default"])
+@pytest.mark.parametrize("name", [*PAPER, "emnist_3task_released", "default"])
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_stored_reads_back_as_the_same_experiment(name: str, method: str) -> None:
     e = load(name, method=method, seed=3)
@@ -60,7 +87,7 @@ def test_one_memory_budget_replaces_the_other() -> None:
 
 def test_another_method_does_not_inherit_parameters() -> None:
     assert load("cifar10_3task", method="fedavg").method == METHODS["fedavg"]()
-    assert load("cifar10_3task", method="fedclass").method == FedCLASS(beta=8.0)
+    assert load("cifar10_3task", method="fedclass").method == FedCLASS(variant="paper", beta=8.0)
     assert load("cifar10_3task", ["method.name=fedwa"]).method == METHODS["fedwa"]()
 
 

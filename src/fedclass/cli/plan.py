@@ -70,12 +70,16 @@ def plan(
     ]
     if idle:
         console.print(f"clients without new data: {', '.join(idle)}", highlight=False)
+    lacking = (counts[:, -1] == 0).sum()
+    if lacking:
+        console.print(f"clients that lack the last class ({stream.classes[-1]}): {lacking}", highlight=False)
     budget = experiment.memory
-    rule = (
-        f"{budget.per_class} per class"
-        if budget.per_class is not None
-        else f"{budget.per_client} per client, shared evenly among the classes it has met"
-    )
+    if budget.per_class is not None:
+        rule = f"{budget.per_class} per class"
+    elif budget.quota == "floor":
+        rule = f"{budget.per_client} per client, over all classes that have arrived, rounded down"
+    else:
+        rule = f"{budget.per_client} per client, shared evenly among the classes it has met"
     chosen = experiment.method.selects or budget.select
     console.print(
         f"memory: {rule}; chosen by {chosen}; {memory[:, -1].sum()} exemplars on all clients at the end",
@@ -85,7 +89,8 @@ def plan(
         from fedclass.report.plots import partition_picture
 
         settings = experiment.partition
-        kind = f"dirichlet {settings.alpha:g}" if settings.kind == "dirichlet" else settings.kind
+        drawn = settings.kind in ("dirichlet", "fedml", "released")
+        kind = f"{settings.kind} {settings.alpha:g}" if drawn else settings.kind
         title = f"{stream.data.name}, {kind}, seed {experiment.seed}"
         try:
             partition_picture(counts, stream.classes, stream.task_sizes, picture, title=title)
