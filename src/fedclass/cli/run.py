@@ -60,7 +60,7 @@ def run(
     from fedclass.cli.display import console, display, print_table
     from fedclass.experiment.compare import run_one
     from fedclass.experiment.config import load
-    from fedclass.report.tables import results_table
+    from fedclass.report.tables import results_tables
     from fedclass.runs.events import Event
     from fedclass.runs.layout import RunDirectory
     from fedclass.runs.results import Result
@@ -97,7 +97,8 @@ def run(
             go_on=resume is not None,
             reuse=reuse,
         )
-    print_table(results_table([Result.read(root)]))
+    for each in results_tables([Result.read(root)]):
+        print_table(each)
     console.print(f"run directory: {root}", highlight=False)
 
 

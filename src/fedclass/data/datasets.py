@@ -315,7 +315,7 @@ def load(
                 ("test", synnum.TEST_PER_CLASS, test_fraction),
             )
         )
-        return ImageSet(name, source.classes, train, test, official=True)
+        return ImageSet(name, source.classes, train, test, official=True, available=source.sizes)
     if source.files:
         turn = source.transposed and orientation == "upright"
         classes, train, test, official = _read_published(source, data_folder(name, path), turn=turn)
@@ -326,7 +326,8 @@ def load(
         counts = np.bincount(split.labels, minlength=len(classes))
         if not counts.all():
             raise DataError(f"{name}: class {classes[int(counts.argmin())]!r} has no {kind} image; {advice(source)}")
-    return ImageSet(name, classes, first_part(train, fraction), first_part(test, test_fraction), official)
+    available = len(train), len(test)
+    return ImageSet(name, classes, first_part(train, fraction), first_part(test, test_fraction), official, available)
 
 
 def _read_published(source: Source, where: Path, *, turn: bool) -> tuple[tuple[str, ...], Split, Split, bool]:

@@ -24,13 +24,17 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """A classification data set. `official` says that every file had its published checksum."""
+    """A classification data set. `official` says that every file had its published checksum.
+
+    available: training and test images of the whole data set, if this is a part of it.
+    """
 
     name: str
     classes: tuple[str, ...]
     train: Split
     test: Split
     official: bool
+    available: tuple[int, int] | None = None
 
     @cached_property
     def sha256(self) -> str:

@@ -35,6 +35,9 @@ class DataSettings:
     orientation: Annotated[
         Orientation, Field(description='EMNIST: "upright", or "raw" as in its files, rows and columns exchanged')
     ] = "upright"
+    validation: Annotated[
+        float, Field(ge=0, lt=1, description="share of each client's training images to choose by, not to train on")
+    ] = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +115,7 @@ def load(
     method: str | None = None,
     seed: int | None = None,
 ) -> Experiment:
-    """The experiment of a recipe (a file, the name of a recipe that comes along, or None for the embedded default)."""
+    """The experiment of a recipe: a file, or the name of one that comes along. None: every key has its default."""
     where, table = read_recipe(recipe)
     given = table.get("method", {})
     if method is not None and not (isinstance(given, dict) and given.get("name", "fedclass") == method):
@@ -131,14 +134,17 @@ def recipes() -> dict[str, Path]:
 
 
 def read_recipe(recipe: str | None) -> tuple[str, Table]:
-    known = recipes()
-    path = known["default"] if recipe is None else Path(recipe)
+    if recipe is None:
+        return "settings", {}
+    known, path = recipes(), Path(recipe)
     if recipe in known and not path.is_file():
         path = known[recipe]
     try:
         return path.name, tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        hint = _suggestion(str(recipe), known) or f"recipes that come along: {', '.join(known)}"
+        hint = _suggestion(recipe, known) or f"recipes that come along: {', '.join(known)}"
+        if recipe == "default":  # its former name
+            hint = "the demonstration's is called demo; without a recipe, every key has its default"
         raise ConfigError(f"{recipe}: cannot read the recipe ({error.strerror}); {hint}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a TOML file: {error}") from error

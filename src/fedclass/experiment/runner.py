@@ -16,7 +16,9 @@ from torch import Tensor
 
 import fedclass
 from fedclass import metrics
+from fedclass.data.coverage import coverage
 from fedclass.data.memory import planned
+from fedclass.data.validation import as_test
 from fedclass.engines.base import Engine
 from fedclass.errors import RoundError, RunError
 from fedclass.experiment.checkpoint import Checkpoints, GlobalModel, State, Totals
@@ -210,6 +212,7 @@ class Run:
                 seed=e.seed,
                 engine=self.engine.name,
                 machine=fingerprint(),
+                **coverage(self.stream),
             )
         )
         if not data.official:
@@ -243,12 +246,14 @@ class Run:
             extras, exemplars = self._close(task, weights)
         with spent(phases, "evaluate"):
             counts, at_sites = self._evaluate(task, weights, extras, must=True)
+            validation = self._validate(weights, extras)
         assert counts is not None  # they were waited for
         self.tell(
             TaskFinished(
                 task=task,
                 confusion=counts.tolist(),
                 at_sites=None if at_sites is None else at_sites.tolist(),
+                validation=None if validation is None else validation.tolist(),
                 exemplars=exemplars,
                 bytes_up=self.totals.bytes_up - state.before_task.bytes_up,
                 bytes_down=self.totals.bytes_down - state.before_task.bytes_down,
@@ -256,7 +261,12 @@ class Run:
                 phases=phases,
             )
         )
-        finished = State(task=task + 1, last=GlobalModel(weights, extras), confusions=[*state.confusions, counts])
+        finished = State(
+            task=task + 1,
+            last=GlobalModel(weights, extras),
+            confusions=[*state.confusions, counts],
+            validations=state.validations if validation is None else [*state.validations, validation],
+        )
         finished = self._kept(finished)
         if self.done is not None and self.store is not None:
             try:
@@ -311,10 +321,12 @@ class Run:
         losses = [update.metrics["loss"] for update in used]
         last = round == train.rounds - 1  # the end of the task tests it anyway
         every = self.experiment.evaluation.every
-        counts = None
+        counts = validation = None
         if every and not last and (round + 1) % every == 0:
             with spent(phases, "evaluate"):
-                counts, _ = self._evaluate(task, new_weights, {}, must=False)
+                validation = self._validate(new_weights, {})
+                if validation is None:  # who holds out images to choose by sees test figures at the end of tasks only
+                    counts, _ = self._evaluate(task, new_weights, {}, must=False)
         self.tell(
             RoundFinished(
                 task=task,
@@ -329,6 +341,8 @@ class Run:
                 correct=None if counts is None else counts.diagonal().tolist(),
                 tested=None if counts is None else counts.sum(axis=1).tolist(),
                 phases=phases,
+                validation_correct=None if validation is None else validation.diagonal().tolist(),
+                validation_tested=None if validation is None else validation.sum(axis=1).tolist(),
             )
         )
         return new_weights
@@ -383,6 +397,13 @@ class Run:
         self.model.load(weights)
         return confusion(self.model, self.method, extras, self.stream, self.setup.normalisation), at_sites
 
+    def _validate(self, weights: Weights, extras: Mapping[str, Tensor]) -> NDArray[np.int64] | None:
+        """Counts on validation images, if there are any."""
+        if not self.stream.held_out:
+            return None
+        self.model.load(weights)
+        return confusion(self.model, self.method, extras, as_test(self.stream), self.setup.normalisation)
+
     def _evaluate_at_sites(self, task: int, weights: Weights, *, must: bool) -> NDArray[np.int64] | None:
         classes, waiting = self.stream.classes_until(task), self.course.everyone()
         total = np.zeros((classes, classes), np.int64)
@@ -422,6 +443,8 @@ class Run:
             "seed": e.seed,
             "engine": self.engine.name,
             **metrics.summarise(state.confusions, self.stream.task_sizes),
+            **metrics.summarise_validation(state.validations, self.stream.task_sizes),
+            **coverage(self.stream),
             "bytes_up": self.totals.bytes_up,
             "bytes_down": self.totals.bytes_down,
             "seconds": state.totals.seconds,

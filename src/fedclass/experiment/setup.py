@@ -8,6 +8,7 @@ import torch
 from fedclass.data.datasets import DATASETS, load
 from fedclass.data.memory import check_budget
 from fedclass.data.stream import Stream, build_stream
+from fedclass.data.validation import hold_out
 from fedclass.errors import ConfigError
 from fedclass.experiment.config import Experiment
 from fedclass.federation.client import Client, chosen_device
@@ -66,6 +67,7 @@ def prepare(experiment: Experiment) -> Setup:
         orientation=experiment.data.orientation,
     )
     stream = build_stream(data, experiment.stream, experiment.partition, seed=experiment.seed)
+    stream = hold_out(stream, experiment.data.validation, seed=experiment.seed)
     check_budget(experiment.memory, stream.counts(), stream.task_sizes)
     setup = Setup(experiment, stream)
     setup.build()
