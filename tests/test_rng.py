@@ -1,5 +1,7 @@
 """Randomness depends on purpose, not on history; and not on the version of this code either."""
 
+import contextlib
+import random
 from itertools import combinations
 
 import numpy as np
@@ -8,7 +10,7 @@ import torch
 
 from fedclass import rng
 from fedclass.errors import FedclassError
-from fedclass.rng import array_generator, bits, generator
+from fedclass.rng import array_generator, bits, generator, seed_streams, streams_restored
 
 SCOPE = ("client", 3, "task", 1, "round", 4)
 
@@ -142,3 +144,71 @@ def test_another_layout_of_torch_s_state_is_not_written_to(change, monkeypatch):
     with pytest.raises(FedclassError, match=f"torch {torch.__version__.split('+')[0]}.*install another version"):
         generator(0)
     rng._template.cache_clear()
+
+
+# Global streams.
+
+
+def from_globals():
+    """Three numbers from each."""
+    return [torch.rand(3).tolist(), np.random.rand(3).tolist(), [random.random() for _ in range(3)]]  # noqa: NPY002
+
+
+def test_seeded_global_streams_depend_on_their_purpose_alone():
+    with streams_restored():
+        seed_streams(7, *SCOPE)
+        first = from_globals()
+        assert len({number for numbers in first for number in numbers}) == 9
+        from_globals()
+        seed_streams(7, *SCOPE)
+        assert from_globals() == first
+        for other in OTHERS:
+            seed_streams(*other)
+            assert all(ours != theirs for ours, theirs in zip(first, from_globals(), strict=True))
+
+
+def test_known_first_values_of_global_streams():
+    with streams_restored():
+        seed_streams(7, *SCOPE)
+        tensors, arrays, numbers = from_globals()
+    np.testing.assert_allclose(tensors, [0.94991410, 0.48589766, 0.42559624], atol=1e-7)
+    np.testing.assert_allclose(arrays, [0.15955225, 0.12193723, 0.07026005], atol=1e-8)
+    np.testing.assert_allclose(numbers, [0.77409464, 0.99266672, 0.69416688], atol=1e-8)
+
+
+@pytest.mark.parametrize("error", [None, KeyError])
+def test_the_caller_s_streams_go_on_where_they_were(error):
+    """Also with half of a pair of normal numbers in hand, which NumPy and Python keep for the next call."""
+    np.random.seed(3)  # noqa: NPY002
+    random.seed(3)
+    torch.manual_seed(3)
+
+    def normal():
+        return [torch.randn(()).item(), np.random.standard_normal(), random.gauss()]  # noqa: NPY002
+
+    normal()
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    want = [normal(), normal()]
+    torch.set_rng_state(states[0])
+    np.random.set_state(states[1])  # noqa: NPY002
+    random.setstate(states[2])
+    with pytest.raises(KeyError) if error else contextlib.nullcontext(), streams_restored():
+        seed_streams(0)
+        from_globals()
+        if error:
+            raise error
+    assert [normal(), normal()] == want
+
+
+def test_a_caller_may_have_another_bit_generator_in_numpy():
+    """Which cannot be seeded as a Mersenne Twister can."""
+    usual, theirs = np.random.get_bit_generator(), np.random.PCG64(5)
+    np.random.set_bit_generator(theirs)
+    try:
+        with streams_restored():
+            seed_streams(0)
+            np.random.rand(3)  # noqa: NPY002
+        assert np.random.get_bit_generator() is theirs
+        assert np.random.rand() == np.random.Generator(np.random.PCG64(5)).random()  # noqa: NPY002
+    finally:
+        np.random.set_bit_generator(usual)

@@ -1,10 +1,14 @@
 """All randomness of a run. It depends on what it is for, never on what was drawn before."""
 
+import contextlib
 import hashlib
+import random
+from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
 import torch
+from numpy.random import mtrand
 from numpy.typing import NDArray
 
 from fedclass.errors import FedclassError
@@ -31,15 +35,52 @@ def generator(seed: int, *scope: object) -> torch.Generator:
     return source
 
 
+def seed_streams(seed: int, *scope: object) -> None:
+    """Seed the global streams of torch (CPU and current GPU), NumPy and `random`, which user code may draw from.
+
+    To be called before each piece of it, so that nothing depends on who drew before. See `streams_restored`.
+    """
+    digest = _digest(seed, scope)
+    torch.set_rng_state(_state(digest))
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(_whole(digest))
+    np.random.seed(np.frombuffer(digest, "<u4"))  # noqa: NPY002
+    random.seed(digest)
+
+
+@contextlib.contextmanager
+def streams_restored() -> Iterator[None]:
+    """Leave the caller's global streams as they were, whatever is seeded or drawn within.
+
+    Within, NumPy's is a Mersenne Twister, which alone can be seeded; callers may have put another one in its place.
+    """
+    arrays, numbers = mtrand.get_bit_generator(), random.getstate()
+    state = np.random.get_state(legacy=False)  # noqa: NPY002
+    gpus = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=gpus):
+        mtrand.set_bit_generator(np.random.MT19937(0))
+        try:
+            yield
+        finally:
+            mtrand.set_bit_generator(arrays)
+            np.random.set_state(state)  # noqa: NPY002
+            random.setstate(numbers)
+
+
 def _digest(seed: int, scope: tuple[object, ...]) -> bytes:
     plain = [part.item() if isinstance(part, np.generic) else part for part in (seed, *scope)]
     return hashlib.sha256(repr(tuple(plain)).encode()).digest()
 
 
+def _whole(digest: bytes) -> int:
+    """A seed of 63 bits."""
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
 def _state(digest: bytes) -> torch.Tensor:
     """A state of torch's generator in which every word is drawn from the hash."""
     state = _template().copy()
-    state[0] = int.from_bytes(digest[:8], "big") >> 1  # what initial_seed() tells
+    state[0] = _whole(digest)  # what initial_seed() tells
     state[FIRST : FIRST + WORDS] = np.frombuffer(hashlib.shake_256(digest).digest(4 * WORDS), "<u4")
     return torch.from_numpy(state).view(torch.uint8)
 

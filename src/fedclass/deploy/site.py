@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from fedclass.experiment.runner import one_thread
 from fedclass.federation.client import Client, chosen_device, failures_named
 from fedclass.federation.evaluate import confusion
 from fedclass.federation.store import ClientState
+from fedclass.rng import seed_streams, streams_restored
 from fedclass.wire import Announcement, Job, Plan, Update, Weights, sha256
 
 FEWEST = 2  # what became of one image would be an output for a single sample, and those never leave a site
@@ -104,8 +105,9 @@ class Site:
         folder = self._folder(plan.federation)
         holdings = self._holdings()
         accepted = accept(plan, job, self.settings, holdings.image)
+        job = replace(job, weights={name: job.weights[name] for name in accepted.shapes})  # a network keeps no order
         try:
-            with one_thread():
+            with one_thread(), streams_restored():
                 if job.phase == "evaluate":
                     return self._evaluate(plan, job, accepted, _allowed(holdings, folder))
                 with folder.locked():
@@ -213,6 +215,7 @@ class Site:
             with failures_named(job):
                 model = accepted.build().to(chosen_device(made.train.device))
                 model.load(job.weights)
+                seed_streams(made.seed, "user code", "evaluate", "client", job.client, "task", job.task)
                 counts = confusion(model, made.method, {}, stream, (plan.mean, plan.std))
         return Update(
             client=job.client,

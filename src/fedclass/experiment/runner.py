@@ -33,6 +33,7 @@ from fedclass.federation.evaluate import confusion
 from fedclass.federation.server import Missing, sample, usable
 from fedclass.federation.store import MemoryStore
 from fedclass.models.weights import plain
+from fedclass.rng import seed_streams, streams_restored
 from fedclass.runs.events import (
     Event,
     EventLog,
@@ -75,7 +76,7 @@ def run(
     again = f"type: fedclass run --resume {directory.root}" if writing is None else "start the server's run again"
     try:
         hold = directory.locked() if writing is None else contextlib.nullcontext(writing)
-        with hold as writing, one_thread():
+        with hold as writing, one_thread(), streams_restored():
             made_with, known = circumstances(setup), Checkpoints(directory.checkpoints)
             found, damage = None, list[str]()
             if directory.config.exists():
@@ -163,6 +164,10 @@ class Run:
             write_atomically(self.directory.summary, json.dumps(summary, indent=1) + "\n")
         return summary
 
+    def _seed(self, hook: str, *where: int) -> None:
+        """Before the user's code runs here."""
+        seed_streams(self.experiment.seed, "user code", "server", hook, *where)
+
     def _seconds(self) -> float:
         """Since the run began, without the time it was stopped."""
         return time.perf_counter() - self.began
@@ -242,6 +247,7 @@ class Run:
             state = self._kept(replace(state, round=round + 1, weights=weights, reached=frozenset(reached)))
         phases: dict[str, float] = {}
         with spent(phases, "clients"):
+            self._seed("finish_task", task)
             weights = self.method.finish_task(weights, self.stream.classes_until(task) - self.stream.task_sizes[task])
             extras, exemplars = self._close(task, weights)
         with spent(phases, "evaluate"):
@@ -302,7 +308,9 @@ class Run:
             """Hands on one update at a time, so that only their sum is ever in memory; keeps what the event needs."""
             for update in timed(self._usable(jobs), phases, "clients"):
                 used.append(Update(update.client, task, round, {}, update.examples, update.metrics))
+                self._seed("aggregate", task, round, len(used))  # whatever clients and listeners have drawn here
                 yield update
+            self._seed("aggregate", task, round, len(used) + 1)
 
         up = self.totals.bytes_up
         updates = received()
@@ -373,6 +381,7 @@ class Run:
         updates = list(self._usable(jobs))
         if self.method.uploads or (self.method.selects or self.experiment.memory.select) == "herding":
             self.totals.bytes_down += len(jobs) * nbytes(weights)
+        self._seed("gather", task)
         extras = self.method.gather([u.extras for u in updates if u.extras]) if self.method.uploads else {}
         if self.method.uploads and not extras:
             message = (
@@ -395,6 +404,7 @@ class Run:
         if not self.course.at_server:
             return at_sites, None
         self.model.load(weights)
+        self._seed("evaluate", task)
         return confusion(self.model, self.method, extras, self.stream, self.setup.normalisation), at_sites
 
     def _validate(self, weights: Weights, extras: Mapping[str, Tensor]) -> NDArray[np.int64] | None:

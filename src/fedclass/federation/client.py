@@ -21,7 +21,7 @@ from fedclass.errors import ClientError, ConfigError, FedclassError
 from fedclass.federation.store import ClientState, ClientStore
 from fedclass.methods.base import Batch, ClientContext, FedAvg
 from fedclass.models.incremental import IncrementalModel
-from fedclass.rng import array_generator, generator
+from fedclass.rng import array_generator, generator, seed_streams
 from fedclass.wire import Job, Update, Weights
 
 INFERENCE_BATCH = 256
@@ -83,10 +83,15 @@ def failures_named(job: Job) -> Iterator[None]:
         raise ClientError(f"{job.where}: {type(error).__name__}: {error} ({place})") from error
 
 
+def _purpose(job: Job) -> tuple[object, ...]:
+    return job.phase, "client", job.client, "task", job.task, "round", job.round
+
+
 class Client:
     """Does any client's jobs, one after the other, on one resident model.
 
     All state that outlives a job is in the store; everything else here is derived from the job and can be dropped.
+    Global streams of random numbers are seeded before any of the user's code runs; whoever calls may restore them.
     """
 
     def __init__(
@@ -170,6 +175,7 @@ class Client:
             with torch.no_grad():
                 images = as_input(self._normalised(index)).to(self.device)
                 labels = self._targets[index].to(self.device)
+                self._seed(job)
                 extras = dict(self.method.end_task(self._context(job), images, labels))
         return Update(
             client=job.client,
@@ -186,7 +192,11 @@ class Client:
             model=self.model,
             old_classes=self.stream.classes_until(job.task) - self.stream.task_sizes[job.task],
             weights=job.weights,
+            generator=generator(self.seed, "context", *_purpose(job)),
         )
+
+    def _seed(self, job: Job) -> None:
+        seed_streams(self.seed, "user code", *_purpose(job))
 
     # Batches.
 
@@ -202,6 +212,7 @@ class Client:
         augment = self.train.augment != "none"
         prepared = None if augment else self._normalised(images)
         logits = self._teacher_logits(job, prepared)
+        self._seed(job)
         for _ in range(self.train.local_epochs):
             for chosen in torch.randperm(len(index), generator=rng).split(self.train.batch_size):
                 if prepared is None:
@@ -237,6 +248,7 @@ class Client:
         if prepared is None:
             return None
         if job.client not in self._cached_logits:
+            seed_streams(self.seed, "teacher", "client", job.client, "task", job.task)
             parts = [self._taught(as_input(part).to(self.device)) for part in prepared.split(INFERENCE_BATCH)]
             self._cached_logits[job.client] = torch.cat(parts)
         return self._cached_logits[job.client]
@@ -261,6 +273,7 @@ class Client:
     def _remember(self, client: int, state: ClientState, tasks: int) -> ClientState:
         exemplars = state.exemplars
         for task in range(state.tasks, tasks):
+            seed_streams(self.seed, "exemplars", "client", client, "task", task)
 
             def rank(label: int, images: Index, count: int) -> Index:
                 return self._ranked(client, label, images, count)

@@ -1,10 +1,11 @@
 """FedAvg, and the hooks through which every other method differs from it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -32,6 +33,7 @@ class ClientContext:
     model: IncrementalModel
     old_classes: int
     weights: Weights  # the global model's, as this round began
+    generator: torch.Generator = field(default_factory=torch.Generator)  # of this job, on the CPU
 
     @cached_property
     def received(self) -> Sequence[Tensor]:

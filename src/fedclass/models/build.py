@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedclass.errors import ConfigError
 from fedclass.models.incremental import HeadInit, IncrementalModel
 from fedclass.models.resnet import BACKBONES, Norm
-from fedclass.rng import generator
+from fedclass.rng import seed_streams, streams_restored
 
 
 def imported(path: str, *, where: str) -> object:
@@ -54,10 +54,10 @@ def build_model(
 ) -> IncrementalModel:
     """A model with no classes yet, initialised from the seed alone.
 
-    A user's backbone initialises itself from torch's global stream; it is seeded around the call and left as it was.
+    A user's backbone initialises itself from global streams; they are seeded for the call and left as they were.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.set_rng_state(generator(seed, "model").get_state())
+    with streams_restored():
+        seed_streams(seed, "model")
         backbone = _backbone(name, norm)
         features = _features(backbone, name, image_size)
     model = IncrementalModel(backbone, features, head_init=head_init, head_bias=head_bias)
