@@ -75,7 +75,8 @@ def recipe(clients: int, *, rounds: int) -> Experiment:
             "memory.per_client=0",
             f"train.rounds={rounds}",
             "train.local_epochs=1",
-            "train.participation=1.0",
+            "train.batch_size=8",
+            "train.learning_rate=0.03",
             "evaluation.every=0",
         ],
     )

@@ -55,15 +55,12 @@ def tiny_settings(tiny_file: Path) -> list[str]:
     return [
         "data.name=npz",
         f"data.path={tiny_file}",
-        "data.fraction=1.0",
-        "data.test_fraction=1.0",
         "stream.tasks=2,2",
         "partition.clients=3",
         "partition.kind=iid",
         "memory.per_client=8",
         "train.rounds=2",
         "train.local_epochs=1",
-        "train.participation=1.0",
         "evaluation.every=1",
     ]
 

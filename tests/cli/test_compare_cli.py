@@ -122,7 +122,38 @@ def test_a_sweep_makes_a_row_per_setting_whatever_the_key(tiny_settings: list[st
     with (tmp_path / "swept" / "results.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert [line["memory.per_client"] for line in lines] == ["0", "8"]
+    assert "to choose between them use --set data.validation=0.1" in shown
     assert [float(line["accuracy_last"]) for line in lines] == [summary(run)["accuracy_last"] for run in runs]
+
+
+def test_a_sweep_with_validation_images_chooses_by_them(tiny_settings: list[str], tmp_path: Path) -> None:
+    fixed = [setting for setting in tiny_settings if not setting.startswith(("stream.tasks", "memory.per_client"))]
+    fixed += ["stream.tasks=[2,2]", "data.validation=0.25"]
+    words = ["--method", "fedavg", *settings([*fixed, "memory.per_client=0,8"])]
+    shown = done("sweep", *words, "--out", "swept", cwd=tmp_path)
+    runs = {n: summary(tmp_path / "swept" / f"memory.per_client={n}-s0") for n in (0, 8)}
+    best = max(runs, key=lambda n: runs[n]["validation_accuracy_last"])
+    text = (tmp_path / "swept" / "results.md").read_text()
+    on_validation, _, on_test = text.split("### ")[1:]
+    for n, own in runs.items():
+        mark = " *" if n == best else ""
+        figures = f"{own['validation_accuracy_last']:.1f}{mark} | {own['validation_forgetting_fedclass']:.1f} |"
+        (line,) = [
+            line
+            for line in on_validation.splitlines()
+            if line.startswith(f"| fedavg (standard) memory.per_client={n} ")
+        ]
+        assert line.endswith(figures)
+    (line,) = [line for line in on_test.splitlines() if line.startswith("| fedavg")]
+    assert line.startswith(f"| fedavg (standard) memory.per_client={best} |")
+    assert line.endswith(f"{runs[best]['accuracy_last']:.1f} | {runs[best]['forgetting_fedclass']:.1f} |")
+    assert "on validation images" in shown
+    assert "validation accuracy" in shown
+    assert "to choose between them" not in text
+    with (tmp_path / "swept" / "results.csv").open() as file:
+        assert [line["accuracy_last"] != "" for line in csv.DictReader(file)] == [n == best for n in runs]
+    assert done("table", "swept", "--format", "markdown", cwd=tmp_path) == text
+    assert "(validation)" in done("list", "swept", cwd=tmp_path)
 
 
 def test_the_paper_beside_ours_at_a_reduced_scale(tiny_settings: list[str], tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_each_of_them_comes_along_as_the_release_would_run_it(name: str) -> None
 
 
 def test_no_other_recipes_come_along() -> None:
-    assert set(recipes()) == {*PAPER, *(f"{name}_released" for name in PAPER), "default"}
+    assert set(recipes()) == {*PAPER, *(f"{name}_released" for name in PAPER), "demo"}
 
 
 def test_an_empty_recipe_is_all_defaults() -> None:
@@ -65,11 +65,28 @@ def test_an_empty_recipe_is_all_defaults() -> None:
     assert e.memory.per_class is None
 
 
-@pytest.mark.parametrize("name", [*PAPER, "emnist_3task_released", "default"])
+@pytest.mark.parametrize("name", [*PAPER, "emnist_3task_released", "demo", None])
 @pytest.mark.parametrize("method", METHODS)
-def test_what_is_stored_reads_back_as_the_same_experiment(name: str, method: str) -> None:
+def test_what_is_stored_reads_back_as_the_same_experiment(name: str | None, method: str) -> None:
     e = load(name, method=method, seed=3)
     assert experiment(tomllib.loads(e.to_toml())) == e
+
+
+def test_without_a_recipe_every_key_has_its_own_default() -> None:
+    """What makes the demonstration small never reaches who does not name it."""
+    assert load() == Experiment()
+    assert (load().data.fraction, load().data.test_fraction, load().train.participation) == (1.0, 1.0, 1.0)
+    demo = load("demo")
+    assert (demo.data.fraction, demo.data.test_fraction, demo.train.participation) == (0.1, 0.1, 0.4)
+    assert load(None, ["data.name=folder", "data.path=x"]) == experiment({"data": {"name": "folder", "path": "x"}})
+
+
+def test_the_former_name_of_the_demonstration_says_what_to_type(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="the demonstration's is called demo; without a recipe, every key has"):
+        load("default")
+    (tmp_path / "default").write_text("seed = 3")  # a file of one's own may be called so
+    assert load("default").seed == 3
 
 
 def test_overrides_are_toml_or_text() -> None:
@@ -105,6 +122,8 @@ WRONG = {
     "[train]: participation = 1.5": {"train": {"participation": 1.5}},
     "[memory]: per_client = -1": {"memory": {"per_client": -1}},
     "[data]: fraction = 2": {"data": {"fraction": 2}},
+    "[data]: validation = 1": {"data": {"validation": 1}},
+    "[data]: validation = -0.1": {"data": {"validation": -0.1}},
     "[method]: beta = -1": {"method": {"beta": -1}},
     "seed must be a whole number": {"seed": -1},
     "[train]: must be a table": {"train": 3},

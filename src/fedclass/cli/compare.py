@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedclass.cli.run import Overrides, Recipe, Reuse, Sinks, fresh, said_when_stopped
+from fedclass.cli.run import Overrides, Recipe, Reuse, Sinks, fresh, said_when_stopped, say_what_is_quick
 from fedclass.errors import FedclassError, RunError
 
 if TYPE_CHECKING:
@@ -62,13 +62,16 @@ def compare(
     Over several seeds, the table shows the mean and the standard deviation, and a second one the differences from the
     first method with their 95 % intervals. Both are written to results.md, results.tex and results.csv.
 
-    Example:  fedclass compare --methods fedavg,fedclass,fedclass:paper,fedwa --seeds 0,1,2
+    To choose between settings, use `fedclass sweep`, or --set data.validation=0.1 here.
+
+    Example:  fedclass compare demo --methods fedavg,fedclass,fedclass:paper,fedwa --seeds 0,1,2
     """
     from fedclass.experiment.grid import plan, read_methods, read_seeds
 
     choices, numbers = read_methods(methods), read_seeds(seeds)
-    root = out or fresh(f"{Path(recipe or 'default').stem}-compare")
+    root = out or fresh(f"{Path(recipe or 'defaults').stem}-compare")
     members = plan(recipe, choices, overrides=overrides or [], seeds=numbers, root=root)
+    say_what_is_quick(recipe, members[0].experiment)
     _run_and_show(members, root, against=against, workers=workers, reuse=reuse, sinks=sinks)
 
 
@@ -92,13 +95,17 @@ def sweep(
 ) -> None:
     """Run one recipe with several values of its keys, and put them into one table.
 
-    Example:  fedclass sweep --set method.beta=0,1,3,5,8 --seeds 0,1,2
+    With data.validation, rows are compared on images that clients hold out, and test figures are shown for the best
+    row alone. Without it, rows are compared on test images, and whoever chooses one of them chooses on test images.
+
+    Example:  fedclass sweep demo --set method.beta=0,1,3,5,8 --set data.validation=0.1 --seeds 0,1,2
     """
     from fedclass.experiment.grid import plan, read_seeds, read_sweep
 
     choices, numbers = read_sweep(settings or [], method=method), read_seeds(seeds)
-    root = out or fresh(f"{Path(recipe or 'default').stem}-sweep")
+    root = out or fresh(f"{Path(recipe or 'defaults').stem}-sweep")
     members = plan(recipe, choices, seeds=numbers, root=root)
+    say_what_is_quick(recipe, members[0].experiment)
     _run_and_show(members, root, against=against, workers=workers, reuse=reuse, sinks=sinks)
 
 
@@ -110,6 +117,8 @@ def table(
     against: Against = None,
 ) -> None:
     """Show the results of finished runs: mean and deviation over seeds, and differences from one of the rows.
+
+    Runs with validation images and runs without have tables of their own, and columns say which images they are on.
 
     Example:  fedclass table runs/mine --against fedavg --format latex
     """
@@ -236,6 +245,6 @@ def _run_and_show(
         for each in tables:
             print_table(each)
     if finished and failures:
-        console.print("Differences between settings are left out until all runs are there.", highlight=False)
+        console.print("Nothing is compared or chosen until all runs are there.", highlight=False)
     console.print(f"runs and tables: {root}", highlight=False)
     end(members, failures)

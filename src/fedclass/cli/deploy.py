@@ -30,7 +30,9 @@ app = typer.Typer(help="Sites on machines of their own, over Flower. Needs the e
 def init(
     folder: Annotated[Path, typer.Argument(help="The app folder to make; `flwr run` takes it.")],
     out: Annotated[Path, typer.Option(help="The run directory, on the server's machine.")],
-    recipe: Annotated[str, typer.Option(help="A recipe, as of `fedclass run`.")] = "default",
+    recipe: Annotated[
+        str | None, typer.Option(help="A recipe, as of `fedclass run`. Without one, every key has its default.")
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", help="Override a key of the recipe, such as train.rounds=2. Repeatable."),
@@ -49,15 +51,13 @@ def init(
 
     with needs_flower():
         from fedclass.deploy.app import write_app
-    from fedclass.experiment.config import load
 
-    load(recipe, overrides or [])  # a mistake is found here and not on the server
     given: dict[str, object] = {
-        "recipe": recipe,
+        "recipe": recipe or "",
         "set": shlex.join(overrides or []),
         "out": str(out.expanduser().absolute()),
     }
-    if Path(recipe).is_file():
+    if recipe is not None and Path(recipe).is_file():
         given["recipe"] = str(Path(recipe).absolute())
     if insecure:
         given["pin-nodes"] = False

@@ -6,14 +6,21 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from fedclass.errors import ConfigError, RunError
 
+if TYPE_CHECKING:
+    from fedclass.experiment.config import Experiment
+
 Recipe = Annotated[
-    str | None, typer.Argument(help="A recipe: a TOML file, or the name of one that comes along. Default: embedded.")
+    str | None,
+    typer.Argument(
+        help="A recipe: a TOML file, or the name of one that comes along, such as demo. Without one, every key has its "
+        "default: all images of the drawn digits, or of the data that --set data.name names, and all clients."
+    ),
 ]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="Override a key of the recipe, such as train.rounds=2. Repeatable.")
@@ -55,7 +62,9 @@ def run(
     Writes config.toml, events.jsonl, checkpoints, summary.json, model.safetensors and classes.json to the run
     directory. A run that was stopped, in whatever way, goes on with --resume and ends with the same bits.
 
-    Example:  fedclass run cifar10_2task --set data.path=~/cifar-10-batches-bin --set method.beta=8
+    Examples:  fedclass run demo
+               fedclass run cifar10_2task --set data.path=~/cifar-10-batches-bin --set method.beta=8
+               fedclass run --set data.name=folder --set data.path=~/scans
     """
     from fedclass.cli.display import console, display, print_table
     from fedclass.experiment.compare import run_one
@@ -78,6 +87,7 @@ def run(
         recipe = recipe or str(RunDirectory(resume).config)
     experiment = load(recipe, overrides or [], method=method, seed=seed)
     root = resume or out or fresh(f"{experiment.data.name}-{_word(experiment.method_name)}-s{experiment.seed}")
+    say_what_is_quick(recipe, experiment)
     with (
         said_when_stopped(RunDirectory(root).config, f"type: fedclass run --resume {shlex.quote(str(root))}"),
         open_sinks(sinks or [], [root]) as record,
@@ -111,6 +121,21 @@ def said_when_stopped(written: Path, how: str) -> Iterator[None]:
         if written.exists():
             print(f"stopped; to go on, {how}", file=sys.stderr)
         raise
+
+
+def say_what_is_quick(recipe: str | None, experiment: "Experiment") -> None:
+    """Whoever names neither a recipe nor data gets all of the drawn digits, and may have expected a demonstration."""
+    from fedclass.cli.display import console
+    from fedclass.data.datasets import DATASETS
+
+    data, train = experiment.data, experiment.train
+    sizes = DATASETS[data.name].sizes if data.name in DATASETS else None
+    if recipe is None and data.name == "synnum" and data.fraction == 1 and sizes:
+        console.print(
+            f"no recipe: every key has its default, {sizes[0]:,} images and {train.rounds} rounds for each task; the "
+            "time left is shown after the first round. For a demonstration within minutes: fedclass compare demo",
+            highlight=False,
+        )
 
 
 def _word(method: str) -> str:

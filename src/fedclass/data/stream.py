@@ -135,7 +135,7 @@ def task_sizes(tasks: int | list[int] | str, classes: int) -> tuple[int, ...]:
             tasks = [int(size) for size in listed.split(",")]
         except ValueError:
             raise ConfigError(
-                f'[stream] tasks: cannot read {tasks!r}; write halves, [5, 5], "5,5", "{{17,15,15}}" or "B0-Inc10"'
+                f'[stream] tasks: cannot read {tasks!r}; write [5, 5], "5,5", "{{17,15,15}}" or "B0-Inc10"'
             ) from None
     if isinstance(tasks, int):
         tasks = [tasks]

@@ -17,6 +17,7 @@ from fedclass.runs.layout import write_atomically
 def write_app(folder: Path, config: Mapping[str, Any]) -> ServerSettings:
     """Make the folder; config: what differs from the defaults, under the keys of ServerSettings."""
     settings = ServerSettings.read(config)
+    settings.experiment()  # a mistake is found here and not on the server
     path = folder / "pyproject.toml"
     if path.exists():
         raise ConfigError(f"{path}: exists already; change it, or choose another folder")

@@ -36,7 +36,7 @@ SENT = ("seed", "memory", "model", "train", "method")  # tables of a recipe that
 class ServerSettings:
     """The configuration of an app: [tool.flwr.app.config] in its pyproject.toml, where underscores are hyphens."""
 
-    recipe: Annotated[str, Field(description="as of `fedclass run`; a file is one of the server's machine")] = "default"
+    recipe: Annotated[str, Field(description="as of `fedclass run`; a file is one of the server's machine")] = ""
     set: Annotated[str, Field(description="overrides, as of --set, separated by spaces")] = ""
     out: Annotated[str, Field(description="run directory on the server's machine; a run begun there goes on")] = ""
     classes_from: Annotated[
@@ -73,6 +73,14 @@ class ServerSettings:
             raise ConfigError(f"{where}: test-at = {settings.test_at!r} needs test-data, a folder with test images")
         return settings
 
+    def experiment(self) -> Experiment:
+        made = load(self.recipe or None, shlex.split(self.set))
+        if made.data.validation and self.classes_from == "sites":
+            raise ConfigError(
+                "data.validation: sites hold out images of their own (holdout in a site's file); leave it out"
+            )
+        return made
+
     @property
     def rules(self) -> Rules:
         return Rules(
@@ -89,7 +97,7 @@ class ServerSettings:
 def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None] = lambda _: None) -> dict[str, Any]:
     """Carry out, or go on with, the run that an app's configuration describes; returns its summary."""
     settings = ServerSettings.read(config)
-    experiment = load(settings.recipe, shlex.split(settings.set))
+    experiment = settings.experiment()
     directory = RunDirectory(Path(settings.out).expanduser())
     if directory.finished:
         raise RunError(f"{directory.root}: this run is finished; choose another out")
