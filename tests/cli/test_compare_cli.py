@@ -6,10 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from scipy import stats
+
+from fedclass.cli.reproduce import System, _plan
+from fedclass.report.paper import find
 
 FEDCLASS = [sys.executable, "-c", "from fedclass.cli import main; main()"]
 
@@ -179,12 +183,56 @@ def test_an_ablation_shares_the_run_that_is_the_recipes_own(tiny_settings: list[
     words = [*settings(reduced), "--seeds", "0", "--out", "here"]
     shown = done("reproduce", "beta", *words, cwd=tmp_path)
     names = {path.name for path in (tmp_path / "here" / "emnist_3task").iterdir()}
-    assert names == {"fedclass-s0", *(f"fedclass-beta={beta}-s0" for beta in (0, 1, 3, 8))}
+    assert names == {"fedclass-paper-s0", *(f"fedclass-paper-beta={beta}-s0" for beta in (0, 1, 3, 8))}
     with (tmp_path / "here" / "beta" / "results.csv").open() as file:
         lines = [line for line in csv.DictReader(file) if line["figure"] == "global_accuracy"]
     assert [line["label"] for line in lines] == [f"fedclass (paper) beta={beta}" for beta in (0, 1, 3, 5, 8)]
     assert [line["paper"] for line in lines] == ["73.65", "72.65", "72.36", "74.44", "76.99"]
     assert "method.beta" not in shown, "what the ablation varies is no change of the recipe"
+
+
+def test_the_release_as_a_system_beside_the_paper(tiny_settings: list[str], tmp_path: Path) -> None:
+    """Every row as the authors' code computes it, in the recipe that does all else as that code does."""
+    reduced = settings([*tiny_settings, "partition.classes_per_task=0", "train.rounds=1", "partition.kind=released"])
+    shown = done(
+        "reproduce", "svhn_2task", "--system", "released", *reduced, "--seeds", "0", "--out", "r", cwd=tmp_path
+    )
+    folder = tmp_path / "r" / "svhn_2task_released"
+    names = ("fedavg", "glfc", "fedicarl-released", "fedwa-released", "fedclass-released")
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == {f"{name}-s0" for name in names}
+    with (folder / "results.csv").open() as file:
+        lines = [line for line in csv.DictReader(file) if line["figure"] == "global_accuracy"]
+    assert [(line["method"], line["paper"]) for line in lines] == [
+        *(("fedavg", "62.38"), ("glfc", "62.28"), ("fedicarl", "64.22"), ("fedwa", "69.34"), ("fedclass", "86.14")),
+    ]
+    assert {line["variant"] for line in lines[1:]} == {"released"}
+    told = " ".join(shown.split())
+    assert "the partition is 'released', the paper's is FedML's" in told
+    assert "fedclass (released): what the authors' code computes" in told
+    config = tomllib.loads((folder / "fedclass-released-s0" / "config.toml").read_text())
+    assert (config["memory"]["select"], config["train"]["weighting"]) == ("first", "with-exemplars")
+
+
+def test_by_default_the_papers_rows_are_claimed_by_like_and_the_others_stand_alone(tmp_path: Path) -> None:
+    """Nothing is run: what would be run and beside which row of the paper."""
+    (part,) = find("cifar10_2task")
+    planned = _plan(part, None, System.paper, "0,1", [], tmp_path)
+    rows = {p.member.choice.name: p.row for p in planned}
+    assert rows == {
+        "fedavg": "fedavg",
+        "glfc": "glfc",
+        "fedicarl:released": "fedicarl",
+        "fedwa:released": "fedwa",
+        "fedclass:paper": "fedclass",
+        "fedclass:released": "fedclass",
+        "fedicarl:icarl": None,
+        "fedwa:wa": None,
+    }
+    assert all(p.changed == () for p in planned)
+    released = {p.member.choice.name: p for p in _plan(part, None, System.released, "0", [], tmp_path)}
+    assert [p.row for p in released.values()] == ["fedavg", "glfc", "fedicarl", "fedwa", "fedclass"]
+    assert {p.member.experiment.partition.kind for p in released.values()} == {"released"}
+    assert {p.member.path.parent.name for p in released.values()} == {"cifar10_2task_released"}
 
 
 def test_reproduce_lists_what_there_is_and_needs_no_torch_for_it(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def test_each_of_them_comes_along_as_the_release_would_run_it(name: str) -> None
     paper_says(e, name)
     assert (e.partition.kind, e.partition.classes_per_task) == ("released", e.stream.tasks)
     assert (e.memory.select, e.train.weighting) == ("first", "with-exemplars")
+    assert (e.model.head_init, paper.model.head_init) == ("kaiming", "linear")
     assert e.memory.quota == ("even" if e.memory.per_class else "floor")
     assert e.data.orientation == ("raw" if e.data.name == "emnist-balanced" else "upright")
     assert e.method.variant_name == "released"

@@ -13,8 +13,6 @@ from fedclass.data.partition import Index, PartitionSettings, classes_offered, p
 from fedclass.errors import ConfigError, DataError
 from fedclass.rng import array_generator
 
-ORDERED_BY_SEED = ("seeded", "released-by-seed")  # class orders that differ from seed to seed
-
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSettings:

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 
 from fedclass.errors import RunError
-from fedclass.report.rows import Row, check_seeds, find, rows
+from fedclass.report.rows import Row, check_seeds, find, read_config, rows
 from fedclass.report.statistics import paired
 from fedclass.runs.lines import left_out
 from fedclass.runs.results import Result
 
+OWN_ORDERS = {"seeded", "released-by-seed"}  # values of stream.class_order that give each seed an order of its own
 HEADLINES = {"global": "accuracy_last", "forgetting": "forgetting_fedclass"}
 TEST, VALIDATION = "", "validation_"  # what stands before a figure's name in a summary, by the images it is on
 MARK = " *"
@@ -138,7 +139,7 @@ def _table(found: Sequence[Row], images: str, best: Row | None = None) -> Table:
         title=f"{first['dataset']} {sizes(tasks)}{on}, {listed(seeds)}{spread}",
         columns=("method (variant)", *(f"{word}{name}" for name in (*_tasks(tasks), *HEADLINES))),
         rows=tuple(cells),
-        notes=(*notes, *unofficial(results)),
+        notes=(*notes, *one_order(results), *unofficial(results)),
     )
 
 
@@ -173,6 +174,16 @@ def sizes(tasks: Sequence[int]) -> str:
 
 def listed(seeds: Sequence[int]) -> str:
     return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
+
+
+def one_order(results: Sequence[Result]) -> list[str]:
+    """Several seeds tell less than they seem to where all of them meet the classes in the same order."""
+    if len({result.summary["seed"] for result in results}) < 2:
+        return []
+    orders = (read_config(result.path).get("stream", {}).get("class_order") for result in results)
+    if all(isinstance(order, str) and order in OWN_ORDERS for order in orders):
+        return []
+    return ["One class order for all seeds: the deviation leaves out its variance (stream.class_order)."]
 
 
 def unofficial(results: Sequence[Result]) -> list[str]:
