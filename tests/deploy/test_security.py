@@ -40,6 +40,10 @@ class Link:
     folder: Path
     environment: dict[str, str]
 
+    @property
+    def secret(self) -> Path:
+        return self.folder / "secret"
+
     def flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = ["flwr", *words]
         return subprocess.run(
@@ -57,7 +61,8 @@ class Link:
             f"127.0.0.1:{port}",
             ca=ca or self.keys.ca,
             private=private or self.keys.private(site),
-            config={"name": site, "data": "images", "store": "store"},
+            secret=self.secret,
+            trusted=None,
         )
         return [*words, "--port", str(free_port())]
 
@@ -96,6 +101,7 @@ def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Link]:
     }
     link = Link(keys, free_port(), folder, environment)
     (folder / "flwr").mkdir()
+    link.secret.write_bytes(b"of a site")
     (folder / "flwr" / "config.toml").write_text(commands.connection(keys, port=link.port))
     log = folder / "superlink.log"
     with link.running(commands.superlink(keys, Path("link.db"), port=link.port), log) as process:

@@ -1,9 +1,6 @@
 """Flower's commands for a deployment, as lists of words."""
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from fedclass.deploy.keys import Keys
 
@@ -33,15 +30,17 @@ def register(keys: Keys, site: str) -> list[str]:
     return ["flwr", "supernode", "register", str(keys.public(site)), CONNECTION, "--name", site]
 
 
-def supernode(
-    address: str, *, config: Mapping[str, Any], ca: Path | None, private: Path | None, trusted: Path | None = None
-) -> list[str]:
-    """A site. address: HOST:PORT of the server or its proxy.  config: its settings.  Without ca: in plain text."""
+def supernode(address: str, *, secret: Path, ca: Path | None, private: Path | None, trusted: Path | None) -> list[str]:
+    """A site's connection. address: HOST:PORT of the server or its proxy.  Without ca: in plain text.
+
+    With `--isolation process` it executes nothing itself. Whoever knows the secret can take its tasks: `fedclass site
+    run`, which does them with fedclass's own code.
+    """
     return [
         "flower-supernode",
         *("--superlink", address),
+        *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
         *(("--root-certificates", str(ca)) if ca else ("--insecure",)),
         *(("--auth-supernode-private-key", str(private)) if private else ()),
         *(("--trusted-entities", str(trusted)) if trusted else ()),
-        *("--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())),
     ]
