@@ -167,6 +167,8 @@ def test_the_same_bits_although_server_and_link_are_killed(tiny: Tiny, tmp_path:
     assert there["weights_sha256"] == alone["weights_sha256"]
     assert there["accuracy_matrix"] == alone["accuracy_matrix"]
     assert len(events(out, RunResumed)) == 2
+    for path in (out, *out.rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path  # no other user of the server's machine can read it
     assert processes("flower-", root) + processes("flwr-", root) == []
 
 

@@ -9,15 +9,25 @@ LINK_PORT = 8000
 CONNECTION = "fedclass"  # its name in Flower's config.toml
 
 
-def superlink(keys: Keys, database: Path, *, port: int = LINK_PORT) -> list[str]:
-    """The server. It listens on this machine only: who reaches this port can run code on all sites."""
+def superlink(keys: Keys, database: Path, secret: Path, *, port: int) -> list[str]:
+    """The server's part of Flower. It listens on this machine only, and leaves ServerApps to who knows the secret."""
     return [
         "flower-superlink",
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--ssl-ca-certfile", str(keys.ca), "--ssl-certfile", str(keys.server), "--ssl-keyfile", str(keys.server_key)),
         "--enable-supernode-auth",
         "--disable-runtime-dependency-installation",
+        *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
         *("--database", str(database)),
+    ]
+
+
+def superexec(keys: Keys, secret: Path, *, port: int) -> list[str]:
+    """What starts ServerApps."""
+    return [
+        "flower-superexec",
+        *("--runtime-api-address", f"127.0.0.1:{port}", "--root-certificates", str(keys.ca)),
+        *("--superexec-auth-secret-file", str(secret)),
     ]
 
 

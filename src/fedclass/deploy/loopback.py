@@ -91,9 +91,12 @@ class Loopback:
         return {**os.environ, **commands.QUIET, "FLWR_HOME": str(self.root / "flwr"), "PATH": path}
 
     def start_link(self) -> None:
-        words = commands.superlink(self.keys, self.root / "superlink.db", port=self.port)
+        database = str(self.root / "superlink.db")
+        words = [sys.executable, "-m", "fedclass", "deploy", "link", "--keys", str(self.keys.folder)]
+        words += ["--database", database, "--port", str(self.port)]
         if not self.secure:
-            words = ["flower-superlink", "--insecure", *words[1:5], *words[-3:]]
+            words = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(self.port)]
+            words += ["--disable-runtime-dependency-installation", "--database", database]
         process = self._start("superlink", words)
         self._until(lambda: accepts(self.port), process, "superlink")
 

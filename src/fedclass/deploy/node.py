@@ -1,11 +1,9 @@
 """A site as one process to start and to end: it does the work, and keeps Flower's SuperNode connected."""
 
 import contextlib
-import ctypes
 import os
 import re
 import secrets
-import signal
 import subprocess
 import sys
 import threading
@@ -23,7 +21,7 @@ from fedclass.deploy.answer import respond
 from fedclass.deploy.commands import QUIET, supernode
 from fedclass.deploy.executor import Answer, Executor, check_flower
 from fedclass.deploy.log import asked, printable, sent
-from fedclass.deploy.processes import free_port, kill_group
+from fedclass.deploy.processes import end_with_parent, free_port, kill_group
 from fedclass.deploy.settings import SiteSettings
 from fedclass.deploy.site import Site
 from fedclass.engines.flower.frames import Frame
@@ -33,7 +31,6 @@ from fedclass.runs.layout import write_atomically
 
 PAUSES = (2.0, 5.0, 10.0, 20.0)  # seconds before it is started again; the last one from then on
 LONG = 60.0  # seconds after which a start counts as one that has worked
-PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 ENDING = 10.0  # seconds that the SuperNode gets to end
 LOOK = 0.5  # seconds between two looks whether it lives
 SECRET, FLOWER_LOG = ".secret", ".flower.log"  # in the store; no federation is called so
@@ -175,12 +172,6 @@ def _command(settings: NodeSettings, secret: Path, *, insecure: bool) -> list[st
     return [str(program), *words]
 
 
-def _end_with_parent() -> None:
-    """In the child: also if the parent is killed, where the system can do that (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 class Connection:
     """What Flower's SuperNode says goes to a file of its own; the site's log has what it means, once."""
 
@@ -228,7 +219,7 @@ def _supernode(words: list[str], executor: Executor, connection: Connection) -> 
         [*words, "--port", str(port)],
         env={**QUIET, **os.environ},
         start_new_session=True,
-        preexec_fn=_end_with_parent,
+        preexec_fn=end_with_parent,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
