@@ -103,6 +103,7 @@ def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None]
         raise RunError(f"{directory.root}: this run is finished; choose another out")
     try:
         directory.root.mkdir(parents=True, exist_ok=True)
+        directory.root.chmod(0o700)  # names of sites and classes, and the model, are the operator's
     except OSError as error:
         raise RunError(f"{directory.root}: cannot be made ({error.strerror}); choose another out") from error
     holder = uuid.uuid4().hex
