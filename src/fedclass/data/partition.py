@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedclass.data.paths import absolute
 from fedclass.errors import ConfigError, DataError
 from fedclass.rng import array_generator
 
@@ -30,6 +31,9 @@ class PartitionSettings:
     min_size: Annotated[int, Field(ge=0, description="dirichlet: images that every client has at least")] = 10
     classes: Annotated[int, Field(ge=1, description="classes: how many classes of each task a client holds")] = 2
     path: Annotated[str, Field(description="file: a partition written by `fedclass plan --save`")] = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", absolute(self.path, where="[partition] path"))
 
 
 def partition(

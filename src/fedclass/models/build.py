@@ -10,13 +10,15 @@ from fedclass.errors import ConfigError
 from fedclass.models.incremental import IncrementalModel
 from fedclass.models.resnet import BACKBONES, Norm
 from fedclass.rng import generator
+from fedclass.usercode import watching
 
 
 def imported(path: str, *, where: str) -> object:
     """The object behind `package.module:name`."""
     module_name, _, name = path.partition(":")
     try:
-        return getattr(importlib.import_module(module_name), name)
+        with watching():
+            return getattr(importlib.import_module(module_name), name)
     except Exception as error:  # it is the user's module: anything may come out of it
         raise ConfigError(
             f"{where}: cannot import {path!r} ({error}); it must read package.module:name, importable from here"
@@ -48,7 +50,7 @@ def build_model(name: str, *, norm: Norm, image_size: tuple[int, int], seed: int
 
     A user's backbone initialises itself from torch's global stream; it is seeded around the call and left as it was.
     """
-    with torch.random.fork_rng(devices=[]):
+    with watching(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator(seed, "model").initial_seed())
         backbone = _backbone(name, norm)
         features = _features(backbone, name, image_size)
