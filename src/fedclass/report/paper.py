@@ -13,7 +13,7 @@ from fedclass import metrics
 from fedclass.errors import ConfigError
 from fedclass.report.formats import csv_text
 from fedclass.report.rows import Label
-from fedclass.report.tables import Figure, Table, listed, sizes, unofficial
+from fedclass.report.tables import Figure, Table, listed, mixed_code, sizes, unofficial
 from fedclass.runs.results import Result
 
 ABLATED = {"beta": "method.beta", "memory_per_class": "memory.per_class"}  # the key of a recipe that each one varies
@@ -139,6 +139,7 @@ def beside_table(part: Part, members: Sequence[Beside]) -> Table:
             *_changes(members),
             *([OUR_DIGITS] if part.dataset == "synnum" else []),
             *unofficial(runs),
+            *mixed_code(runs),
             *doubts,
         ),
     )
@@ -164,14 +165,18 @@ def beside_csv(parts: Sequence[tuple[Part, Sequence[Beside]]]) -> str:
                         "deviation": stdev(found) if len(found) > 1 else None,
                         "difference": mean(found) - printed if found and printed is not None else None,
                         "seeds": ",".join(str(run.summary["seed"]) for run in member.runs),
-                        "official_data": all(run.summary["official_data"] for run in member.runs)
-                        if member.runs
-                        else None,
+                        "official_data": _official(member),
                         "changed": "; ".join(member.changed),
                         "doubt": part.doubt(member.row, figure),
                     }
                 )
     return csv_text(records)
+
+
+def _official(member: Beside) -> bool | None:
+    """False if one of the runs was not; None without runs, or on data of the user's own."""
+    found = {run.summary["official_data"] for run in member.runs}
+    return next((value for value in (False, None, True) if value in found), None)
 
 
 def _values(member: Beside, figure: str) -> tuple[float, ...]:
