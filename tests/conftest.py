@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedclass.experiment.config import Experiment, load
+from users import Project
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -89,3 +90,12 @@ def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cal
     yield write
     for name in made:
         sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    """A folder of a user's modules that can be imported, and edited."""
+    made = Project(tmp_path / "project")
+    monkeypatch.syspath_prepend(made.root)
+    yield made
+    made.forget()

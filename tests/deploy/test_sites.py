@@ -308,6 +308,25 @@ def test_a_server_that_begins_again_asks_nothing_twice(federation: Federation) -
     assert summary["tasks"] == [2, 1]
 
 
+def test_a_server_of_other_code_does_not_go_on_unless_told(federation: Federation) -> None:
+    federation.site("north", {"ant": 20})
+    federation.site("south", {"bee": 20})
+
+    def fail() -> None:
+        raise KeyboardInterrupt
+
+    federation.grid.tamper = once(fail, task=0, phase="train", round=1)
+    with pytest.raises(KeyboardInterrupt):
+        federation.run(tasks=1)
+    source = federation.root / "run" / "source.json"
+    record = json.loads(source.read_text())
+    record["parts"][0]["files"]["fedclass/federation/server.py"] = "0" * 64  # as if it had been edited since
+    source.write_text(json.dumps(record))
+    with pytest.raises(RunError, match=r"its code has changed: fedclass/federation/server\.py changed"):
+        federation.run(tasks=1)
+    assert federation.run(tasks=1, changed_code=True)["mixed_code"] is True
+
+
 def test_a_server_that_begins_again_keeps_the_size_of_images_and_takes_newcomers_in(federation: Federation) -> None:
     """While it is away two sites come, the first by name with images of another size."""
     federation.site("north", {"ant": 20, "bee": 20})

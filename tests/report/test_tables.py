@@ -107,6 +107,10 @@ def test_unofficial_data_is_named_as_such(result):
     assert notes[-1] == "UNOFFICIAL DATA: the files of cifar10 do not have the published checksums."
 
 
+def test_of_a_users_own_data_nothing_is_claimed(result):
+    assert not [note for note in results_table([result(official_data=None)]).notes if "OFFICIAL" in note]
+
+
 def test_one_run_on_unofficial_data_is_enough_for_the_note(result):
     notes = results_table([result(seed=0), result(seed=1, official_data=False)]).notes
     assert any("UNOFFICIAL DATA" in note for note in notes)

@@ -86,7 +86,7 @@ def list_(folder: Annotated[Path, typer.Argument(help="Where to look for runs.")
         table.add_row(
             str(run.path.relative_to(folder)),
             f"{start.method} ({start.variant})",
-            start.dataset + ("" if start.official else " (unofficial)"),
+            start.dataset + (" (unofficial)" if start.official is False else ""),
             ",".join(map(str, start.tasks)),
             str(start.seed),
             f"{run.rounds_done}/{run.rounds}",

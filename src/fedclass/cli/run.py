@@ -30,6 +30,13 @@ Reuse = Annotated[
     bool,
     typer.Option(help="Take over tasks that an earlier run with the same beginning learned (`fedclass cache`)."),
 ]
+ChangedCode = Annotated[
+    bool,
+    typer.Option(
+        "--changed-code",
+        help="Take what the directory holds although code has changed since; runs that go on say so in all tables.",
+    ),
+]
 Sinks = Annotated[
     list[str] | None,
     typer.Option("--sink", help="Also write figures for tensorboard, mlflow or wandb (offline). Repeatable."),
@@ -54,13 +61,14 @@ def run(
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped, from its last checkpoint.")
     ] = None,
+    changed_code: ChangedCode = False,
     reuse: Reuse = True,
     sinks: Sinks = None,
 ) -> None:
     """Run one experiment: learn a stream of classes over many clients.
 
-    Writes config.toml, events.jsonl, checkpoints, summary.json, model.safetensors and classes.json to the run
-    directory. A run that was stopped, in whatever way, goes on with --resume and ends with the same bits.
+    Writes config.toml, source.json, events.jsonl, checkpoints, summary.json, model.safetensors and classes.json to the
+    run directory. A run that was stopped, in whatever way, goes on with --resume and ends with the same bits.
 
     Examples:  fedclass run demo
                fedclass run cifar10_2task --set data.path=~/cifar-10-batches-bin --set method.beta=8
@@ -77,6 +85,8 @@ def run(
 
     if engine == "inprocess" and workers is not None:
         raise ConfigError("--workers is for --engine processes; leave one of them out")
+    if changed_code and resume is None:
+        raise ConfigError("--changed-code is for --resume RUN; a new run has no code that could have changed")
     if resume is not None:
         if out is not None:
             raise ConfigError("--resume goes on in the run's own directory; leave --out out")
@@ -106,6 +116,7 @@ def run(
             workers=workers,
             go_on=resume is not None,
             reuse=reuse,
+            changed_code=changed_code,
         )
     for each in results_tables([Result.read(root)]):
         print_table(each)

@@ -58,6 +58,7 @@ class ServerSettings:
         Literal["sites", "server", "both"], Field(description="whose test images say how good the model is")
     ] = "sites"
     test_data: Annotated[str, Field(description="the server's: a folder as of data.name=folder, or an .npz file")] = ""
+    changed_code: Annotated[bool, Field(description="go on with a run although code has changed since")] = False
     pin_nodes: Annotated[
         bool, Field(description="a site's name belongs to the node that used it first; needs nodes with keys")
     ] = True
@@ -119,7 +120,8 @@ def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None]
             return _plan(now, federation, task, teacher)
 
         engine = Flower(line, roster, plan=plan, site=site, seconds=settings.deadline_seconds)
-        return run(setup, engine, directory, listen, course=course, writing=writing)
+        how: dict[str, Any] = {"course": course, "writing": writing, "changed_code": settings.changed_code}
+        return run(setup, engine, directory, listen, **how)
 
 
 def _federation(directory: RunDirectory, writing: Writing) -> str:

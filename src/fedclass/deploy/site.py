@@ -274,7 +274,7 @@ def _stream(
     begun = ClientState(tasks=state.tasks if state else 0, exemplars=exemplars)
     pixels = np.concatenate(images)
     none = Split(pixels[:0], targets[:0])
-    data = ImageSet(name=plan.federation, classes=plan.classes, train=Split(pixels, targets), test=none, official=False)
+    data = ImageSet(name=plan.federation, classes=plan.classes, train=Split(pixels, targets), test=none, official=None)
     return SiteStream(data, tuple(plan.task_sizes), targets, none.labels, arrived), begun, entries
 
 
@@ -286,5 +286,5 @@ def _test_stream(plan: Plan, holdings: Holdings) -> SiteStream:
     number[np.bincount(labels, minlength=len(number)) < FEWEST] = -1
     targets = number[labels]
     none = Split(holdings.train.images[:0], holdings.train.labels[:0])
-    data = ImageSet(name=plan.federation, classes=plan.classes, train=none, test=holdings.held_out, official=False)
+    data = ImageSet(name=plan.federation, classes=plan.classes, train=none, test=holdings.held_out, official=None)
     return SiteStream(data, tuple(plan.task_sizes), none.labels, targets, {})

@@ -24,9 +24,10 @@ from fedclass.errors import RoundError, RunError
 from fedclass.experiment.checkpoint import Checkpoints, GlobalModel, State, Totals
 from fedclass.experiment.course import Course, StreamCourse
 from fedclass.experiment.machine import fingerprint
-from fedclass.experiment.resume import changes, circumstances, last_whole
+from fedclass.experiment.resume import PLACES, changes, circumstances, differences, last_whole
 from fedclass.experiment.reuse import TaskStore
 from fedclass.experiment.setup import Setup
+from fedclass.experiment.sources import Parts, check_code, listed, sources
 from fedclass.experiment.trained import EXTRAS, describe
 from fedclass.federation.client import chosen_device
 from fedclass.federation.evaluate import confusion
@@ -66,24 +67,38 @@ def run(
     done: TaskStore | None = None,
     course: Course | None = None,
     writing: Writing | None = None,
+    changed_code: bool = False,
 ) -> dict[str, Any]:
     """Carry out an experiment and return its summary; go on from the last checkpoint if the directory has one.
 
     store: where the engine keeps clients' states, if it is here; they are then part of the checkpoints.  done: tasks
     that runs with the same beginning have left, to be taken instead of being learned again.  course: which classes come
     when; by default as the setup's stream says.  writing: goes around whatever is written, if the caller holds the run.
+    changed_code: go on even if code has changed since; the summary then says so.
     """
     again = f"type: fedclass run --resume {directory.root}" if writing is None else "start the server's run again"
     try:
         hold = directory.locked() if writing is None else contextlib.nullcontext(writing)
         with hold as writing, one_thread(), streams_restored():
-            made_with, known = circumstances(setup), Checkpoints(directory.checkpoints)
+            made_with, known, code = circumstances(setup), Checkpoints(directory.checkpoints), sources(setup)
             found, damage = None, list[str]()
             if directory.config.exists():
                 found, damage = last_whole(known, directory, made_with)
-            else:
-                with writing():
+            parts, changed = Parts(), list[str]()
+            if found is not None:
+                parts, changed = Parts.read(directory), check_code(directory, code, changed_code=changed_code)
+            with writing():
+                if found is None or differences(found.made_with["config"], made_with["config"], PLACES):
                     write_atomically(directory.config, setup.experiment.to_toml())
+                if not parts.known or changed or parts.known[-1].machine != code.machine:
+                    parts = parts.went_on(code, changed)
+                    parts.write(directory)
+            if changed:
+                damage.append(f"goes on by other code than before: {listed(changed)}")
+            if done is not None and code.doubts:
+                damage.append(f"no task is taken from, or kept for, other runs: {listed(code.doubts)}")
+            if code.doubts or len(parts.known) > 1:  # whoever begins anew would not get the same
+                done = None
             with EventLog(directory.events, length=found.events if found else 0) as log:
 
                 def tell(event: Event) -> None:
@@ -105,7 +120,8 @@ def run(
                         store.restore(found.clients)
                 for message in damage:
                     tell(Warned(message=message))
-                run = Run(setup, engine, directory, tell, keep, store, done, course or StreamCourse(setup), writing)
+                course = course or StreamCourse(setup)
+                run = Run(setup, engine, directory, tell, keep, store, done, course, writing, parts)
                 return run.carry_out(found.state if found else None)
     except OSError as error:
         raise RunError(f"{directory.root}: cannot go on ({error}); once that is mended, {again}") from error
@@ -136,9 +152,10 @@ class Run:
         done: TaskStore | None,
         course: Course,
         writing: Writing,
+        parts: Parts,
     ) -> None:
         self.setup, self.engine, self.directory, self.tell, self.keep = setup, engine, directory, tell, keep
-        self.store, self.done, self.course, self.writing = store, done, course, writing
+        self.store, self.done, self.course, self.writing, self.parts = store, done, course, writing, parts
         self.experiment, self.stream, self.method = setup.experiment, setup.stream, setup.experiment.method
         self.model = setup.build().to(chosen_device(self.experiment.train.device))
         self.totals = Totals()
@@ -185,7 +202,7 @@ class Run:
         """The longest beginning that an earlier run has left behind."""
         if self.done is None or self.store is None:
             return None
-        found, problems = self.done.longest(self.setup)
+        found, problems = self.done.longest(self.setup, self.parts.known[-1])
         for message in problems:
             self.tell(Warned(message=message))
         if found is None:
@@ -220,7 +237,7 @@ class Run:
                 **coverage(self.stream),
             )
         )
-        if not data.official:
+        if data.official is False:
             message = (
                 f"{data.name}: the files do not have the published checksums; these are not results on {data.name}"
             )
@@ -276,7 +293,7 @@ class Run:
         finished = self._kept(finished)
         if self.done is not None and self.store is not None:
             try:
-                self.done.add(self.setup, finished, self.store.states, self.directory.events)
+                self.done.add(self.setup, self.parts.known[-1], finished, self.store.states, self.directory.events)
             except OSError as error:  # a full disk, or a folder that others own: this run does not need it
                 message = f"task {task + 1} cannot be kept for later runs ({error}); --no-reuse does not try to"
                 self.tell(Warned(message=message))
@@ -460,6 +477,8 @@ class Run:
             "seconds": state.totals.seconds,
             "samples_per_second": self.totals.samples / state.totals.seconds,
             "weights_sha256": sha256(state.last.weights),
+            "code": self.parts.known[-1].digests,
+            "mixed_code": self.parts.mixed_code,
         }
 
     def _write_model(self, last: GlobalModel) -> None:

@@ -10,13 +10,15 @@ from fedclass.errors import ConfigError
 from fedclass.models.incremental import HeadInit, IncrementalModel
 from fedclass.models.resnet import BACKBONES, Norm
 from fedclass.rng import seed_streams, streams_restored
+from fedclass.usercode import watching
 
 
 def imported(path: str, *, where: str) -> object:
     """The object behind `package.module:name`."""
     module_name, _, name = path.partition(":")
     try:
-        return getattr(importlib.import_module(module_name), name)
+        with watching():
+            return getattr(importlib.import_module(module_name), name)
     except Exception as error:  # it is the user's module: anything may come out of it
         raise ConfigError(
             f"{where}: cannot import {path!r} ({error}); it must read package.module:name, importable from here"
@@ -56,7 +58,7 @@ def build_model(
 
     A user's backbone initialises itself from global streams; they are seeded for the call and left as they were.
     """
-    with streams_restored():
+    with watching(), streams_restored():
         seed_streams(seed, "model")
         backbone = _backbone(name, norm)
         features = _features(backbone, name, image_size)

@@ -208,7 +208,7 @@ def remarks(run: History) -> list[str]:
             f"The run is not finished: {run.rounds_done} of {run.rounds_planned} rounds, {len(run.tasks)} of "
             f"{len(run.started.tasks)} tasks. Figures are those so far."
         )
-    if not run.started.official and not any("published checksums" in message for message in run.warnings):
+    if run.started.official is False and not any("published checksums" in message for message in run.warnings):
         found.append(f"Unofficial data: the files of {run.started.dataset} do not have the published checksums.")
     if parts := left_out(vars(run.started)):
         found.append(f"Not all images are used to train and test: it {', '.join(parts)}.")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 
 from fedclass.errors import RunError
-from fedclass.report.rows import Row, check_seeds, find, read_config, rows
+from fedclass.report.rows import Row, Setting, check_seeds, find, read_config, rows
 from fedclass.report.statistics import paired
 from fedclass.runs.lines import left_out
 from fedclass.runs.results import Result
@@ -139,7 +139,7 @@ def _table(found: Sequence[Row], images: str, best: Row | None = None) -> Table:
         title=f"{first['dataset']} {sizes(tasks)}{on}, {listed(seeds)}{spread}",
         columns=("method (variant)", *(f"{word}{name}" for name in (*_tasks(tasks), *HEADLINES))),
         rows=tuple(cells),
-        notes=(*notes, *one_order(results), *unofficial(results)),
+        notes=(*notes, *one_order(results), *unofficial(results), *mixed_code(results)),
     )
 
 
@@ -187,5 +187,23 @@ def one_order(results: Sequence[Result]) -> list[str]:
 
 
 def unofficial(results: Sequence[Result]) -> list[str]:
-    names = dict.fromkeys(r.summary["dataset"] for r in results if not r.summary["official_data"])
+    names = dict.fromkeys(r.summary["dataset"] for r in results if r.summary["official_data"] is False)
     return [f"UNOFFICIAL DATA: the files of {name} do not have the published checksums." for name in names]
+
+
+def mixed_code(results: Sequence[Result]) -> list[str]:
+    """Figures that no single program would give."""
+    notes = []
+    for result in results:
+        if result.summary.get("mixed_code"):
+            notes.append(f"MIXED CODE: {result.path} went on after its code had changed; source.json says which files.")
+    codes = [result.summary["code"] for result in results if "code" in result.summary]
+    if len({code["fedclass"] for code in codes}) > 1:
+        notes.append("MIXED CODE: these runs were made by different versions of fedclass's code.")
+    own: dict[Setting, set[str]] = {}
+    for result in results:
+        own.setdefault(Setting.read(result), set()).add(result.summary.get("code", {}).get("own", ""))
+    for setting, found in own.items():
+        if len(found) > 1:
+            notes.append(f"MIXED CODE: the seeds of {setting.method} ({setting.variant}) were run by different code.")
+    return notes

@@ -19,7 +19,7 @@ class RunStarted:
     variant: str
     dataset: str
     dataset_sha256: str
-    official: bool
+    official: bool | None  # None: a user's own data
     tasks: list[int]
     classes: list[str]
     counts: list[list[int]]  # per client, per class in order of arrival: its training images over the whole run

@@ -5,21 +5,22 @@ import tomllib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from fedclass.errors import RunError
+from fedclass.errors import ConfigError, RunError
 from fedclass.runs.events import RoundFinished, TaskFinished, read_events
 from fedclass.runs.layout import RunDirectory
 from fedclass.runs.results import Listed, list_runs
 
 Record = dict[str, str | int | float | bool | None]
 Place = str | os.PathLike[str]
+Per = Literal["run", "round"]
 
 LISTS = ("accuracy_matrix", "forgetting_per_task")  # of the summary, which get a column per task
 VALIDATION = "validation_"
 
 
-def results(places: Place | Iterable[Place] = "runs", *, per: Literal["run", "round"] = "run") -> list[Record]:
+def results(places: Place | Iterable[Place] = "runs", *, per: Per = "run") -> list[Record]:
     """Flat records with plain values: `pandas.DataFrame(fedclass.results("runs"))`.
 
     places: a run directory, a folder with runs below it, or several of them.
@@ -36,6 +37,8 @@ def results(places: Place | Iterable[Place] = "runs", *, per: Literal["run", "ro
 
     A run that cannot be read is left out, with a warning.
     """
+    if per not in get_args(Per):
+        raise ConfigError(f"results: per = {per!r}: must be one of {', '.join(map(repr, get_args(Per)))}")
     runs = [run for place in ([places] if isinstance(places, str | os.PathLike) else places) for run in _runs(place)]
     if per == "round":
         return [record for run in runs for record in _rounds(run)]
