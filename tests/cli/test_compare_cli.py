@@ -71,8 +71,8 @@ def test_compare_writes_its_tables_and_table_prints_them_again(tiny_settings: li
     assert "Differences from fedavg (standard), paired over seeds 0, 1" in shown
 
     for name, ending in (("markdown", "md"), ("latex", "tex"), ("csv", "csv")):
-        again = done("table", "both/fedavg-s0", "both/fedavg-s1", "both/fedclass-released-s0", "both/fedclass-released-s1",
-                     "both", "--format", name, cwd=tmp_path)  # fmt: skip
+        first = [f"both/{method}-s{seed}" for method in ("fedavg", "fedclass-released") for seed in (0, 1)]
+        again = done("table", *first, "both", "--format", name, cwd=tmp_path)
         assert again == (both / f"results.{ending}").read_text()
     assert r"\bottomrule" in (both / "results.tex").read_text()
     against = done("table", "both", "--against", "fedclass:beta=8", cwd=tmp_path)

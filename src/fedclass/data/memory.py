@@ -1,6 +1,7 @@
 """Exemplars: the few images of earlier tasks that a client keeps and replays. They never leave it."""
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -11,7 +12,8 @@ from pydantic import Field
 from fedclass.data.partition import Index
 from fedclass.errors import ConfigError
 
-Select = Literal["random", "herding", "first"]
+Select = Literal["random", "herding", "herding-pycil", "first"]
+HERDING = ("herding", "herding-pycil")  # those that look at the model's features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,17 +77,26 @@ def remember(
     return Exemplars(kept)
 
 
-def herd(features: NDArray[np.float32], count: int) -> Index:
+def herd(features: NDArray[np.float32], count: int, *, unit_means: bool = True) -> Index:
     """Herding (iCaRL, Alg. 4): pick, one by one, the row that brings the mean of the picked closest to that of all.
+
+    unit_means: every mean is scaled to unit length, as the paper's text has it (section 2); PyCIL does not do so.
 
     features: (n, D), rows of unit length.  Returns `count` positions, in the order in which they were picked.
     """
-    mean = features.mean(axis=0, dtype=np.float64)
+
+    def scaled(means: NDArray[np.float64]) -> NDArray[np.float64]:
+        if not unit_means:
+            return means
+        lengths: NDArray[np.float64] = np.linalg.norm(means, axis=-1, keepdims=True)
+        return means / np.maximum(lengths, np.finfo(np.float64).tiny)
+
+    mean = scaled(features.mean(axis=0, dtype=np.float64))
     total = np.zeros_like(mean)
     free = np.ones(len(features), dtype=bool)
     picked = np.empty(count, np.int64)
     for k in range(count):
-        distance = np.linalg.norm(mean - (total + features) / (k + 1), axis=1)
+        distance = np.linalg.norm(mean - scaled((total + features) / (k + 1)), axis=1)
         picked[k] = np.argmin(np.where(free, distance, np.inf))
         free[picked[k]] = False
         total += features[picked[k]]
@@ -111,7 +122,15 @@ def check_budget(settings: MemorySettings, counts: NDArray[np.int64], task_sizes
 
 def planned(settings: MemorySettings, counts: NDArray[np.int64], task_sizes: tuple[int, ...]) -> NDArray[np.int64]:
     """(clients, tasks): how many exemplars each client will keep after each task. counts: (clients, classes)."""
-    plan = np.zeros((len(counts), len(task_sizes)), np.int64)
+    plan: NDArray[np.int64] = planned_by_class(settings, counts, task_sizes).sum(axis=2)
+    return plan.T
+
+
+def planned_by_class(
+    settings: MemorySettings, counts: NDArray[np.int64], task_sizes: tuple[int, ...]
+) -> NDArray[np.int64]:
+    """(tasks, clients, classes): how many exemplars of each class each client will keep after each task."""
+    plan = np.zeros((len(task_sizes), *counts.shape), np.int64)
     kept = np.zeros_like(counts)
     for task in range(len(task_sizes)):
         until = sum(task_sizes[: task + 1])
@@ -120,5 +139,48 @@ def planned(settings: MemorySettings, counts: NDArray[np.int64], task_sizes: tup
             for label, quota in quotas.items():
                 first_time = label >= until - task_sizes[task]
                 kept[client, label] = min(quota, row[label] if first_time else kept[client, label])
-            plan[client, task] = kept[client].sum()
+        plan[task] = kept
     return plan
+
+
+def check_fewest(
+    settings: MemorySettings,
+    counts: NDArray[np.int64],
+    task_sizes: tuple[int, ...],
+    classes: Sequence[str],
+    fewest: int,
+    otherwise: str,
+) -> None:
+    """Refuse budgets that leave, after some task, no client with `fewest` exemplars of some class.
+
+    counts: (clients, classes).  otherwise: what helps besides, for the message.
+    """
+
+    def lacking(per_client: int | None, per_class: int | None) -> tuple[int, int] | None:
+        """The first task after which a class lacks them, and that class."""
+        tried = MemorySettings(per_client=per_client, per_class=per_class)
+        most = planned_by_class(tried, counts, task_sizes).max(axis=1)
+        for task, row in enumerate(most):
+            short = np.flatnonzero(row[: sum(task_sizes[: task + 1])] < fewest)
+            if len(short):
+                return task, int(short[0])
+        return None
+
+    found = lacking(settings.per_client, settings.per_class)
+    if found is None:
+        return
+    task, label = found
+    most = counts.shape[1] * int(counts.max())
+    if lacking(most, None) is not None:
+        scarce = int(np.flatnonzero(counts.max(axis=0) < fewest)[0])
+        raise ConfigError(
+            f"[partition] no client has {fewest} images of class {classes[scarce]!r}, of which this method needs "
+            f"{fewest} exemplars at one client; let fewer clients share the data, or {otherwise}"
+        )
+    least = bisect_left(range(most), True, key=lambda budget: lacking(budget, None) is None)
+    key = "per_client" if settings.per_class is None else "per_class"
+    raise ConfigError(
+        f"[memory] {key} = {getattr(settings, key)} leaves no client with {fewest} exemplars of class "
+        f"{classes[label]!r} after task {task + 1}, and this method needs them; the smallest memory that works is "
+        f"per_client = {least} or per_class = {fewest}; or {otherwise}"
+    )

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import fedclass
 from fedclass import metrics
-from fedclass.data.memory import planned
+from fedclass.data.memory import HERDING, planned
 from fedclass.engines.base import Engine
 from fedclass.errors import RoundError, RunError
 from fedclass.experiment.checkpoint import Checkpoints, GlobalModel, State, Totals
@@ -311,7 +311,7 @@ class Run:
         last = round == train.rounds - 1  # the end of the task tests it anyway
         every = self.experiment.evaluation.every
         counts = None
-        if every and not last and (round + 1) % every == 0:
+        if every and not last and (round + 1) % every == 0 and not self.method.needs_extras:
             with spent(phases, "evaluate"):
                 counts, _ = self._evaluate(task, new_weights, {}, must=False)
         self.tell(
@@ -356,13 +356,19 @@ class Run:
         rounds = self.experiment.train.rounds
         jobs = [Job(client, task, rounds, "end_task", weights, None) for client in self.course.everyone()]
         updates = list(self._usable(jobs))
-        if self.method.uploads or (self.method.selects or self.experiment.memory.select) == "herding":
+        if self.method.uploads or (self.method.selects or self.experiment.memory.select) in HERDING:
             self.totals.bytes_down += len(jobs) * nbytes(weights)
         extras = self.method.gather([u.extras for u in updates if u.extras]) if self.method.uploads else {}
-        if self.method.uploads and not extras:
+        if self.method.needs_extras and not extras:
+            raise RoundError(
+                f"task {task + 1}: no client sent its {' and '.join(self.method.uploads)}, without which nothing can "
+                f"be predicted; {self.directory.events} says why each was rejected or missing"
+            )
+        if never := self.method.never_predicted(extras):
+            names = ", ".join(repr(self.stream.classes[i]) for i in never[:5]) + (" ..." if len(never) > 5 else "")
             message = (
-                f"task {task + 1}: clients' {' and '.join(self.method.uploads)} do not cover every class, so that the "
-                "model's own scores predict; more exemplars per class would help (memory.per_class=2)"
+                f"task {task + 1}: no client has enough exemplars of class {names}, which is never predicted; "
+                "more exemplars per class would help (memory.per_class=2)"
             )
             self.tell(Warned(message=message))
         return extras, sum(update.examples for update in updates)

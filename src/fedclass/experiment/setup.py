@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from fedclass.data.datasets import DATASETS, load
-from fedclass.data.memory import check_budget
+from fedclass.data.memory import check_budget, check_fewest
 from fedclass.data.stream import Stream, build_stream
 from fedclass.errors import ConfigError
 from fedclass.experiment.config import Experiment
@@ -66,6 +66,14 @@ def prepare(experiment: Experiment) -> Setup:
     )
     stream = build_stream(data, experiment.stream, experiment.partition, seed=experiment.seed)
     check_budget(experiment.memory, stream.counts(), stream.task_sizes)
+    check_fewest(
+        experiment.memory,
+        stream.counts(),
+        stream.task_sizes,
+        stream.classes,
+        experiment.method.fewest_exemplars,
+        otherwise="let the model's own scores predict: method.classifier=sigmoid",
+    )
     setup = Setup(experiment, stream)
     setup.build()
     return setup
