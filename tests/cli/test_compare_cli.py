@@ -75,8 +75,8 @@ def test_compare_writes_its_tables_and_table_prints_them_again(tiny_settings: li
     assert "Differences from fedavg (standard), paired over seeds 0, 1" in shown
 
     for name, ending in (("markdown", "md"), ("latex", "tex"), ("csv", "csv")):
-        runs = [f"both/{run}" for run in ("fedavg-s0", "fedavg-s1", "fedclass-released-s0", "fedclass-released-s1")]
-        again = done("table", *runs, "both", "--format", name, cwd=tmp_path)
+        first = [f"both/{method}-s{seed}" for method in ("fedavg", "fedclass-released") for seed in (0, 1)]
+        again = done("table", *first, "both", "--format", name, cwd=tmp_path)
         assert again == (both / f"results.{ending}").read_text()
     assert r"\bottomrule" in (both / "results.tex").read_text()
     against = done("table", "both", "--against", "fedclass:beta=8", cwd=tmp_path)

@@ -49,7 +49,8 @@ def test_methods_that_begin_like_fedavg_share_their_first_task_bit_for_bit(tiny:
         "fedclass": tiny(method="fedclass"),
         "beta": tiny("method.beta=8", method="fedclass"),
         "paper": tiny("method.variant=paper", method="fedclass"),
-        "fedwa": tiny(method="fedwa"),
+        "fedclass-tuned": tiny(method="fedclass-tuned"),
+        "fedwa": tiny("method.variant=pycil", method="fedwa"),
     }.items():
         summary, heard = told(experiment, tmp_path / name)
         alone = run_one(experiment, tmp_path / f"{name} alone")
@@ -79,6 +80,7 @@ def test_the_same_experiment_is_taken_over_as_a_whole(method: str, tiny: Tiny, t
         ["memory.per_client=4"],
         ["memory.select=herding"],
         ["model.norm=group"],
+        ["model.head_init=kaiming"],
         ["partition.clients=2"],
         ["partition.kind=dirichlet"],
         ["stream.tasks=3,1"],
@@ -133,8 +135,8 @@ def test_what_does_not_matter_yet_is_not_in_the_key(tiny: Tiny) -> None:
 
 
 def test_methods_with_a_loss_of_their_own_in_the_first_task_do_not_share_it(tiny: Tiny) -> None:
-    keys = [key(tiny(method=method), 1) for method in ("fedavg", "fedicarl", "glfc")]
-    assert len(set(keys)) == 3
+    keys = [key(tiny(method=method), 1) for method in ("fedavg", "fedicarl", "glfc", "fedwa")]
+    assert len(set(keys)) == 4
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_a_run_stopped_after_reuse_goes_on(tiny: Tiny, tmp_path: Path) -> None:
 
 
 def test_of_several_experiments_one_learns_what_they_share(tiny: Tiny, tmp_path: Path) -> None:
-    names = ["fedavg", "fedclass", "fedwa"]
+    names = ["fedavg", "fedclass", "fedclass-tuned"]
     heard: list[list[Event]] = [[] for _ in names]
     plan = [(tiny(method=name), tmp_path / name) for name in names]
     assert run_all(plan, workers=2, listen=lambda number, event: heard[number].append(event), reuse=True) == {}

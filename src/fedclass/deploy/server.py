@@ -144,6 +144,11 @@ def _subject(
         setup = prepare(experiment)
         roster.wait_for(settings.min_sites, seconds=settings.wait_seconds)
         return setup, StreamCourse(setup), "site-{:03d}".format
+    if settings.test_at != "server" and experiment.method.needs_extras:
+        raise ConfigError(
+            f"test-at = {settings.test_at!r}: {experiment.method_name} predicts with what the server gathers at the "
+            'end of a task, and sites do not have it; set test-at = "server", or method.classifier=sigmoid for FedICARL'
+        )
     path = Path(settings.test_data).expanduser() if settings.test_data else None
     data = DataSettings(name="npz" if path is not None and path.suffix == ".npz" else "folder", path=str(path or ""))
     test = _test_images(data) if path is not None and settings.test_at != "sites" else None

@@ -17,7 +17,7 @@ from torch import Tensor
 import fedclass
 from fedclass import metrics
 from fedclass.data.coverage import coverage
-from fedclass.data.memory import planned
+from fedclass.data.memory import HERDING, planned
 from fedclass.data.validation import as_test
 from fedclass.engines.base import Engine
 from fedclass.errors import RoundError, RunError
@@ -347,7 +347,7 @@ class Run:
         last = round == train.rounds - 1  # the end of the task tests it anyway
         every = self.experiment.evaluation.every
         counts = validation = None
-        if every and not last and (round + 1) % every == 0:
+        if every and not last and (round + 1) % every == 0 and not self.method.needs_extras:
             with spent(phases, "evaluate"):
                 validation = self._validate(new_weights, {})
                 if validation is None:  # who holds out images to choose by sees test figures at the end of tasks only
@@ -396,14 +396,20 @@ class Run:
         rounds = self.experiment.train.rounds
         jobs = [Job(client, task, rounds, "end_task", weights, None) for client in self.course.everyone()]
         updates = list(self._usable(jobs))
-        if self.method.uploads or (self.method.selects or self.experiment.memory.select) == "herding":
+        if self.method.uploads or (self.method.selects or self.experiment.memory.select) in HERDING:
             self.totals.bytes_down += len(jobs) * nbytes(weights)
         self._seed("gather", task)
         extras = self.method.gather([u.extras for u in updates if u.extras]) if self.method.uploads else {}
-        if self.method.uploads and not extras:
+        if self.method.needs_extras and not extras:
+            raise RoundError(
+                f"task {task + 1}: no client sent its {' and '.join(self.method.uploads)}, without which nothing can "
+                f"be predicted; {self.directory.events} says why each was rejected or missing"
+            )
+        if never := self.method.never_predicted(extras):
+            names = ", ".join(repr(self.stream.classes[i]) for i in never[:5]) + (" ..." if len(never) > 5 else "")
             message = (
-                f"task {task + 1}: clients' {' and '.join(self.method.uploads)} do not cover every class, so that the "
-                "model's own scores predict; more exemplars per class would help (memory.per_class=2)"
+                f"task {task + 1}: no client has enough exemplars of class {names}, which is never predicted; "
+                "more exemplars per class would help (memory.per_class=2)"
             )
             self.tell(Warned(message=message))
         return extras, sum(update.examples for update in updates)

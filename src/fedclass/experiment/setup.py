@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedclass.data.datasets import DATASETS, load
-from fedclass.data.memory import check_budget
+from fedclass.data.memory import check_budget, check_fewest
 from fedclass.data.stream import Stream, build_stream
 from fedclass.data.validation import hold_out
 from fedclass.errors import ConfigError
@@ -67,6 +67,15 @@ def prepare(experiment: Experiment) -> Setup:
     stream = build_stream(data, experiment.stream, experiment.partition, seed=experiment.seed)
     stream = hold_out(stream, experiment.data.validation, seed=experiment.seed)
     check_budget(experiment.memory, stream.counts(), stream.task_sizes)
+    check_fewest(
+        experiment.memory,
+        stream.counts(),
+        stream.task_sizes,
+        stream.classes,
+        experiment.method.fewest_exemplars,
+        otherwise="let the model's own scores predict: method.classifier=sigmoid",
+        offered=stream.offered,
+    )
     setup = Setup(experiment, stream)
     setup.build()
     return setup

@@ -27,12 +27,32 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class SGD:
+    """The optimizer's settings."""
+
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where in a task a client is: in which epoch of which round, counted from 0."""
+
+    round: int
+    rounds: int
+    epoch: int
+    epochs: int
+
+
+@dataclass(frozen=True)
 class ClientContext:
     """What a client's hooks may look at: g = old_classes, g + h = model.classes."""
 
     model: IncrementalModel
     old_classes: int
     weights: Weights  # the global model's, as this round began
+    met: frozenset[int] = frozenset()  # the classes of earlier tasks that this client has had images of
     generator: torch.Generator = field(default_factory=torch.Generator)  # of this job, on the CPU
 
     @cached_property
@@ -50,6 +70,8 @@ class FedAvg:
 
     teacher: ClassVar[Teacher | None] = None  # whose outputs a batch carries as `previous`
     selects: ClassVar[Select | None] = None  # how exemplars are chosen, if the method insists
+    fewest_exemplars: ClassVar[int] = 0  # of each class, that at least one client must keep after each task
+    needs_extras: ClassVar[bool] = False  # predict() works only with what gather() made: not within a task
     head_bias: ClassVar[bool] = True  # whether the head has one; where it has none, it is zero and stays so
     uploads: ClassVar[tuple[str, ...]] = ()  # names of extra tensors that end_task may send
     begins_like_fedavg: ClassVar[bool] = (
@@ -66,6 +88,10 @@ class FedAvg:
     def loss(self, client: ClientContext, batch: Batch) -> Tensor:
         """The loss of one batch, a scalar."""
         return F.cross_entropy(client.model(batch.images), batch.labels)
+
+    def sgd(self, usual: SGD, *, progress: Progress) -> SGD:  # noqa: ARG002
+        """The optimizer's settings in an epoch; `usual` is the recipe's table [train]. No state is lost on a change."""
+        return usual
 
     def after_step(self, client: ClientContext) -> None:
         """May change client.model's weights in place, after every step of the optimizer. No gradient is recorded."""
@@ -91,6 +117,10 @@ class FedAvg:
     def extras_flaw(self, extras: Mapping[str, Tensor], weights: Weights) -> str | None:  # noqa: ARG002
         """Why what end_task sent cannot be gathered, or None. Names and finite values have been checked."""
         return None
+
+    def never_predicted(self, extras: Mapping[str, Tensor]) -> list[int]:  # noqa: ARG002
+        """Classes that predict() cannot give for want of something in `extras`, which is told as a warning."""
+        return []
 
     def predict(self, model: IncrementalModel, images: Tensor, extras: Mapping[str, Tensor]) -> Tensor:  # noqa: ARG002
         """(B, classes) scores, the highest wins. `extras` is what `gather` made, empty before the end of a task."""
