@@ -224,6 +224,15 @@ def test_test_images_of_the_server_and_of_sites(federation: Federation) -> None:
     assert [sum(row) for row in done.at_sites] == [40 - sum(column) for column in zip(*known.counts, strict=True)]
 
 
+def test_a_method_that_predicts_with_what_the_server_gathers_is_not_tested_at_sites(federation: Federation) -> None:
+    federation.site("north", {"ant": 20, "bee": 20})
+    federation.site("south", {"ant": 20})
+    with pytest.raises(ConfigError, match=r"test-at = 'sites': fedicarl predicts .* method\.classifier=sigmoid"):
+        federation.run(set="method.name=fedicarl", tasks=1)
+    federation.run(set="method.name=fedicarl method.classifier=sigmoid train.rounds=1", tasks=1)
+    assert federation.events(TaskFinished)
+
+
 def test_images_of_another_size_do_not_take_part(federation: Federation) -> None:
     federation.site("north", {"ant": 20, "bee": 20})
     federation.site("south", {"ant": 20})

@@ -48,7 +48,7 @@ def test_methods_that_begin_like_fedavg_share_their_first_task_bit_for_bit(tiny:
     for name, experiment in {
         "fedclass": tiny(method="fedclass"),
         "beta": tiny("method.beta=8", method="fedclass"),
-        "paper": tiny("method.variant=paper", method="fedclass"),
+        "released": tiny("method.variant=released", method="fedclass"),
         "fedclass-tuned": tiny(method="fedclass-tuned"),
         "fedwa": tiny("method.variant=pycil", method="fedwa"),
     }.items():

@@ -98,8 +98,8 @@ class Site:
         """Do a job: train, choose exemplars, or test a model on images that are held out.
 
         It can be asked again, or late: the same images, exemplars and generators give the same answer. A test is by the
-        model's own scores: what a method gathers besides (FedICARL's class means) is not sent to sites. Classes with
-        a single image held out are not tested.
+        model's own scores: what a method gathers besides (FedICARL's class means) is not sent to sites, and the server
+        refuses to test a method that needs it here. Classes with a single image held out are not tested.
         """
         check_federation(plan.federation, self.settings.name)
         folder = self._folder(plan.federation)
