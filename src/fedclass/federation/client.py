@@ -188,7 +188,8 @@ class Client:
             model=self.model,
             old_classes=self.stream.classes_until(job.task) - self.stream.task_sizes[job.task],
             weights=job.weights,
-            generator=generator(self.seed, "context", *_purpose(job)),
+            seed=self.seed,
+            purpose=("context", *_purpose(job)),
         )
 
     def _seed(self, job: Job) -> None:
