@@ -200,7 +200,8 @@ class Client:
             old_classes=old,
             weights=job.weights,
             met=frozenset(label for label in state.exemplars.of_class if label < old),
-            generator=generator(self.seed, "context", *_purpose(job)),
+            seed=self.seed,
+            purpose=("context", *_purpose(job)),
         )
 
     def _seed(self, job: Job) -> None:

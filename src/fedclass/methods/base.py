@@ -1,7 +1,7 @@
 """FedAvg, and the hooks through which every other method differs from it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import ClassVar, Literal
 
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from fedclass.data.memory import Select
 from fedclass.models.incremental import IncrementalModel
 from fedclass.models.weights import weighted_mean
+from fedclass.rng import generator
 from fedclass.wire import Update, Weights
 
 Teacher = Literal["previous task", "received"]
@@ -53,7 +54,13 @@ class ClientContext:
     old_classes: int
     weights: Weights  # the global model's, as this round began
     met: frozenset[int] = frozenset()  # the classes of earlier tasks that this client has had images of
-    generator: torch.Generator = field(default_factory=torch.Generator)  # of this job, on the CPU
+    seed: int = 0
+    purpose: tuple[object, ...] = ()  # of the generator
+
+    @cached_property
+    def generator(self) -> torch.Generator:
+        """Of this client, task and round alone; on the CPU."""
+        return generator(self.seed, *self.purpose)
 
     @cached_property
     def received(self) -> Sequence[Tensor]:
