@@ -1,11 +1,13 @@
 """Tables: a row per method and variant, a cell per figure, and notes that say what the figures are."""
 
 from statistics import mean, stdev
+from typing import get_args, get_type_hints
 
 import pytest
 
+from fedclass.data.stream import StreamSettings, _order_and_sizes
 from fedclass.errors import RunError
-from fedclass.report.tables import Figure, comparison, figure, results_tables
+from fedclass.report.tables import OWN_ORDERS, Figure, comparison, figure, results_tables
 
 
 def results_table(results):
@@ -248,3 +250,26 @@ def test_a_table_says_how_much_of_the_data_was_used(result):
     notes = results_table([result(images_used=92, **counts), result(seed=1, images_used=95, **counts)]).notes
     assert "Each run trains on 92 to 95 of 943 images." in notes
     assert not any("trains on" in note for note in results_table([result(images_used=943, **counts)]).notes)
+
+
+def test_several_seeds_that_share_one_class_order_are_told(result):
+    """Only orders that differ from seed to seed are in the deviation; a recipe that says nothing has the natural one."""
+    note = "One class order for all seeds: the deviation leaves out its variance (stream.class_order)."
+
+    def notes(*orders):
+        configs = [{"stream": {"class_order": order}} if order else {} for order in orders]
+        return results_table([result("fedavg", seed, config=config) for seed, config in enumerate(configs)]).notes
+
+    for order in (None, "natural", "released", [1, 0]):
+        assert note in notes(order, order)
+        assert note not in notes(order)
+    for order in ("seeded", "released-by-seed"):
+        assert note not in notes(order, order)
+
+
+def test_the_orders_that_differ_from_seed_to_seed_are_those_of_streams():
+    kinds = get_args(get_args(get_args(get_type_hints(StreamSettings, include_extras=True)["class_order"])[0])[0])
+    assert "natural" in kinds
+    for kind in kinds:
+        orders = {tuple(_order_and_sizes(StreamSettings(class_order=kind), 10, seed)[0]) for seed in (0, 1, 2)}
+        assert len(orders) == (3 if kind in OWN_ORDERS else 1)
