@@ -105,11 +105,11 @@ def test_a_folder_of_ones_own_is_used_whole(tmp_path: Path) -> None:
 
 def test_whoever_names_neither_recipe_nor_data_is_told_what_is_quick(tmp_path: Path) -> None:
     """Before anything is drawn or trained; a mistake stops it here."""
-    result = fedclass("run", "--set", "partition.clients=70000", "--set", "data.test_fraction=0.01", cwd=tmp_path)
+    result = fedclass("run", "--set", "train.device=abacus", cwd=tmp_path)
     assert result.stdout.splitlines()[0].startswith("no recipe: every key has its default, 60,000 images and 10 rounds")
     assert "For a demonstration within minutes: fedclass compare demo" in result.stdout.replace("\n", " ")
     failed(result, 2)
-    assert "no recipe" not in fedclass("run", "demo", "--set", "partition.clients=70000", cwd=tmp_path).stdout
+    assert "no recipe" not in fedclass("run", "demo", "--set", "train.device=abacus", cwd=tmp_path).stdout
 
 
 def test_a_users_own_method_and_backbone_run_from_the_working_folder(tiny_settings: list[str], tmp_path: Path) -> None:
