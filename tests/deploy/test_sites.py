@@ -17,7 +17,7 @@ from deploy.memory_grid import MemoryGrid
 from fedclass.deploy.client_app import app as client_app
 from fedclass.deploy.server_app import app as server_app
 from fedclass.engines.flower.frames import Frame
-from fedclass.errors import RoundError, RunError
+from fedclass.errors import ConfigError, RoundError, RunError
 from fedclass.runs.events import (
     Event,
     RoundFinished,

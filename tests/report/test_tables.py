@@ -253,7 +253,7 @@ def test_a_table_says_how_much_of_the_data_was_used(result):
 
 
 def test_several_seeds_that_share_one_class_order_are_told(result):
-    """Only orders that differ from seed to seed are in the deviation; a recipe that says nothing has the natural one."""
+    """Only orders that differ from seed to seed are in the deviation; without any, it is the natural one."""
     note = "One class order for all seeds: the deviation leaves out its variance (stream.class_order)."
 
     def notes(*orders):
