@@ -6,10 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from scipy import stats
+
+from fedclass.cli.reproduce import System, _plan
+from fedclass.report.paper import find
 
 FEDCLASS = [sys.executable, "-c", "from fedclass.cli import main; main()"]
 
@@ -43,11 +47,11 @@ def summary(run: Path) -> dict[str, float]:
 
 
 def test_compare_writes_its_tables_and_table_prints_them_again(tiny_settings: list[str], tmp_path: Path) -> None:
-    words = ["--methods", "fedavg,fedclass:paper,fedclass:beta=8", "--seeds", "0,1", *settings(tiny_settings)]
+    words = ["--methods", "fedavg,fedclass:released,fedclass:beta=8", "--seeds", "0,1", *settings(tiny_settings)]
     shown = done("compare", *words, "--out", "both", cwd=tmp_path)
     both = tmp_path / "both"
-    folders = {"fedavg (standard)": "fedavg", "fedclass (paper) beta=5": "fedclass-paper"}
-    folders["fedclass (tuned) beta=8"] = "fedclass-beta=8"
+    folders = {"fedavg (standard)": "fedavg", "fedclass (released) beta=5": "fedclass-released"}
+    folders["fedclass (paper) beta=8"] = "fedclass-beta=8"
     with (both / "results.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert [(line["label"], line["seed"]) for line in lines] == [(label, s) for label in folders for s in ("0", "1")]
@@ -57,36 +61,100 @@ def test_compare_writes_its_tables_and_table_prints_them_again(tiny_settings: li
         assert line["weights_sha256"] == stored["weights_sha256"]
 
     ours, reference = (
-        [summary(both / f"{name}-s{seed}")["accuracy_last"] for seed in (0, 1)] for name in ("fedclass-paper", "fedavg")
+        [summary(both / f"{name}-s{seed}")["accuracy_last"] for seed in (0, 1)]
+        for name in ("fedclass-released", "fedavg")
     )
     test = stats.ttest_rel(ours, reference)
     low, high = test.confidence_interval(0.95)
     verdict = "not distinguishable" if low <= 0 <= high else "higher" if low > 0 else "lower"
     gap = (sum(ours) - sum(reference)) / 2
-    row = f"| fedclass (paper) beta=5 | global | {gap:+.1f} | [{low:+.1f}, {high:+.1f}] | {verdict} |"
+    row = f"| fedclass (released) beta=5 | global | {gap:+.1f} | [{low:+.1f}, {high:+.1f}] | {verdict} |"
     assert row in (both / "results.md").read_text()
     for label in folders:
         assert label in shown
     assert "Differences from fedavg (standard), paired over seeds 0, 1" in shown
 
     for name, ending in (("markdown", "md"), ("latex", "tex"), ("csv", "csv")):
-        again = done("table", "both/fedavg-s0", "both/fedavg-s1", "both/fedclass-paper-s0", "both/fedclass-paper-s1",
-                     "both", "--format", name, cwd=tmp_path)  # fmt: skip
+        first = [f"both/{method}-s{seed}" for method in ("fedavg", "fedclass-released") for seed in (0, 1)]
+        again = done("table", *first, "both", "--format", name, cwd=tmp_path)
         assert again == (both / f"results.{ending}").read_text()
     assert r"\bottomrule" in (both / "results.tex").read_text()
     against = done("table", "both", "--against", "fedclass:beta=8", cwd=tmp_path)
-    assert "Differences from fedclass (tuned) beta=8" in against
+    assert "Differences from fedclass (paper) beta=8" in against
 
     assert "--against fedclass: names several rows" in failed(
         "table", "both", "--against", "fedclass", cwd=tmp_path, code=2
     )
     shutil.copytree(both / "fedavg-s0", tmp_path / "copy")
     assert "the same setting and seed" in failed("table", "both", "copy", cwd=tmp_path, code=4)
-    line = failed("table", "both/fedavg-s0", "both/fedavg-s1", "both/fedclass-paper-s1", cwd=tmp_path, code=4)
-    assert "seeds differ: fedclass (paper) lacks 0" in line
+    line = failed("table", "both/fedavg-s0", "both/fedavg-s1", "both/fedclass-released-s1", cwd=tmp_path, code=4)
+    assert "seeds differ: fedclass (released) lacks 0" in line
     (both / "fedavg-s1" / "summary.json").unlink()
     line = failed("table", "both/fedavg-s0", "both/fedavg-s1", cwd=tmp_path, code=4)
     assert "both/fedavg-s1: no finished runs to compare" in line
+
+
+def test_table_has_the_rows_and_the_reference_of_the_comparison(tiny_settings: list[str], tmp_path: Path) -> None:
+    """By name, fedavg comes before fedwa, and the differences would change their sign."""
+    words = [*settings([*tiny_settings, "train.rounds=1"]), "--out", "both"]
+    shown = done("compare", "--methods", "fedwa,fedclass,fedavg", *words, cwd=tmp_path)
+    assert "Differences from fedwa" in shown
+    printed = shown[: shown.index("runs and tables")]
+    assert done("table", "both", cwd=tmp_path).split() == printed[printed.index("npz {2,2}") :].split()
+    stored = (tmp_path / "both" / "results.md").read_text()
+    assert done("table", "both", "--format", "markdown", cwd=tmp_path) == stored
+
+    shown = done("compare", "--methods", "fedclass,fedavg", "--against", "fedavg", *words, cwd=tmp_path)
+    assert "Differences from fedavg (standard)" in shown
+    assert "Differences from fedavg (standard)" in done("table", "both", cwd=tmp_path), "as typed the last time"
+    assert "Differences from fedwa" in done("table", "both", "--against", "fedwa", cwd=tmp_path)
+    (tmp_path / "both" / "order.json").write_text("[]")
+    assert "order.json: is damaged" in failed("table", "both", cwd=tmp_path, code=4)
+
+
+MINE = """
+from dataclasses import dataclass
+from fedclass import FedAvg
+from helper import FACTOR
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(FedAvg):
+    def loss(self, client, batch):
+        return FACTOR * super().loss(client, batch)
+"""
+
+
+def test_a_comparison_of_edited_code_is_refused_and_never_shows_the_old_figures_as_new(
+    tiny_settings: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "helper.py").write_text("FACTOR = 1.0")
+    words = ["--methods", "fedavg,mine:Mine", *settings([*tiny_settings, "train.rounds=1"]), "--out", "both"]
+    first = done("compare", *words, cwd=tmp_path)
+    assert done("compare", *words, cwd=tmp_path)[-200:] == first[-200:], "the same code shows the same again"
+    (tmp_path / "helper.py").write_text("FACTOR = 30.0")
+    line = failed("compare", *words, cwd=tmp_path, code=4)
+    assert "both/mine-Mine-s0: its code has changed: helper.py changed." in line
+    assert "--changed-code" in line
+    shown = done("compare", *words, "--seeds", "0,1", "--changed-code", cwd=tmp_path)
+    assert "MIXED CODE: the seeds of mine:Mine (standard) were run by different code." in shown
+    assert "MIXED CODE" in done("table", "both", cwd=tmp_path)
+    other = done("compare", *words[:-1], "new", cwd=tmp_path)
+    assert "MIXED CODE" not in other
+    assert summary(tmp_path / "new" / "mine-Mine-s0") != summary(tmp_path / "both" / "mine-Mine-s0")
+    shas = [summary(tmp_path / folder / "mine-Mine-s0")["weights_sha256"] for folder in ("both", "new")]
+    assert shas[0] != shas[1]
+
+
+def test_resume_refuses_edited_code_too(tiny_settings: list[str], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "helper.py").write_text("FACTOR = 1.0")
+    done("run", "--method", "mine:Mine", *settings([*tiny_settings, "train.rounds=1"]), "--out", "run", cwd=tmp_path)
+    (tmp_path / "run" / "summary.json").unlink()
+    (tmp_path / "helper.py").write_text("FACTOR = 30.0")
+    assert "helper.py changed" in failed("run", "--resume", "run", cwd=tmp_path, code=4)
+    assert "MIXED CODE: run went on" in done("run", "--resume", "run", "--changed-code", cwd=tmp_path)
+    assert "--changed-code is for --resume" in failed("run", "--changed-code", cwd=tmp_path, code=2)
 
 
 def test_an_unfinished_run_is_left_out_with_a_warning_and_no_runs_are_an_error(tmp_path: Path) -> None:
@@ -121,7 +189,38 @@ def test_a_sweep_makes_a_row_per_setting_whatever_the_key(tiny_settings: list[st
     with (tmp_path / "swept" / "results.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert [line["memory.per_client"] for line in lines] == ["0", "8"]
+    assert "to choose between them use --set data.validation=0.1" in shown
     assert [float(line["accuracy_last"]) for line in lines] == [summary(run)["accuracy_last"] for run in runs]
+
+
+def test_a_sweep_with_validation_images_chooses_by_them(tiny_settings: list[str], tmp_path: Path) -> None:
+    fixed = [setting for setting in tiny_settings if not setting.startswith(("stream.tasks", "memory.per_client"))]
+    fixed += ["stream.tasks=[2,2]", "data.validation=0.25"]
+    words = ["--method", "fedavg", *settings([*fixed, "memory.per_client=0,8"])]
+    shown = done("sweep", *words, "--out", "swept", cwd=tmp_path)
+    runs = {n: summary(tmp_path / "swept" / f"memory.per_client={n}-s0") for n in (0, 8)}
+    best = max(runs, key=lambda n: runs[n]["validation_accuracy_last"])
+    text = (tmp_path / "swept" / "results.md").read_text()
+    on_validation, _, on_test = text.split("### ")[1:]
+    for n, own in runs.items():
+        mark = " *" if n == best else ""
+        figures = f"{own['validation_accuracy_last']:.1f}{mark} | {own['validation_forgetting_fedclass']:.1f} |"
+        (line,) = [
+            line
+            for line in on_validation.splitlines()
+            if line.startswith(f"| fedavg (standard) memory.per_client={n} ")
+        ]
+        assert line.endswith(figures)
+    (line,) = [line for line in on_test.splitlines() if line.startswith("| fedavg")]
+    assert line.startswith(f"| fedavg (standard) memory.per_client={best} |")
+    assert line.endswith(f"{runs[best]['accuracy_last']:.1f} | {runs[best]['forgetting_fedclass']:.1f} |")
+    assert "on validation images" in shown
+    assert "validation accuracy" in shown
+    assert "to choose between them" not in text
+    with (tmp_path / "swept" / "results.csv").open() as file:
+        assert [line["accuracy_last"] != "" for line in csv.DictReader(file)] == [n == best for n in runs]
+    assert done("table", "swept", "--format", "markdown", cwd=tmp_path) == text
+    assert "(validation)" in done("list", "swept", cwd=tmp_path)
 
 
 def test_the_paper_beside_ours_at_a_reduced_scale(tiny_settings: list[str], tmp_path: Path) -> None:
@@ -147,12 +246,56 @@ def test_an_ablation_shares_the_run_that_is_the_recipes_own(tiny_settings: list[
     words = [*settings(reduced), "--seeds", "0", "--out", "here"]
     shown = done("reproduce", "beta", *words, cwd=tmp_path)
     names = {path.name for path in (tmp_path / "here" / "emnist_3task").iterdir()}
-    assert names == {"fedclass-s0", *(f"fedclass-beta={beta}-s0" for beta in (0, 1, 3, 8))}
+    assert names == {"fedclass-paper-s0", *(f"fedclass-paper-beta={beta}-s0" for beta in (0, 1, 3, 8))}
     with (tmp_path / "here" / "beta" / "results.csv").open() as file:
         lines = [line for line in csv.DictReader(file) if line["figure"] == "global_accuracy"]
-    assert [line["label"] for line in lines] == [f"fedclass (tuned) beta={beta}" for beta in (0, 1, 3, 5, 8)]
+    assert [line["label"] for line in lines] == [f"fedclass (paper) beta={beta}" for beta in (0, 1, 3, 5, 8)]
     assert [line["paper"] for line in lines] == ["73.65", "72.65", "72.36", "74.44", "76.99"]
     assert "method.beta" not in shown, "what the ablation varies is no change of the recipe"
+
+
+def test_the_release_as_a_system_beside_the_paper(tiny_settings: list[str], tmp_path: Path) -> None:
+    """Every row as the authors' code computes it, in the recipe that does all else as that code does."""
+    reduced = settings([*tiny_settings, "partition.classes_per_task=0", "train.rounds=1", "partition.kind=released"])
+    shown = done(
+        "reproduce", "svhn_2task", "--system", "released", *reduced, "--seeds", "0", "--out", "r", cwd=tmp_path
+    )
+    folder = tmp_path / "r" / "svhn_2task_released"
+    names = ("fedavg", "glfc", "fedicarl-released", "fedwa-released", "fedclass-released")
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == {f"{name}-s0" for name in names}
+    with (folder / "results.csv").open() as file:
+        lines = [line for line in csv.DictReader(file) if line["figure"] == "global_accuracy"]
+    assert [(line["method"], line["paper"]) for line in lines] == [
+        *(("fedavg", "62.38"), ("glfc", "62.28"), ("fedicarl", "64.22"), ("fedwa", "69.34"), ("fedclass", "86.14")),
+    ]
+    assert {line["variant"] for line in lines[1:]} == {"released"}
+    told = " ".join(shown.split())
+    assert "the partition is 'released', the paper's is FedML's" in told
+    assert "fedclass (released): what the authors' code computes" in told
+    config = tomllib.loads((folder / "fedclass-released-s0" / "config.toml").read_text())
+    assert (config["memory"]["select"], config["train"]["weighting"]) == ("first", "with-exemplars")
+
+
+def test_by_default_the_papers_rows_are_claimed_by_like_and_the_others_stand_alone(tmp_path: Path) -> None:
+    """Nothing is run: what would be run and beside which row of the paper."""
+    (part,) = find("cifar10_2task")
+    planned = _plan(part, None, System.paper, "0,1", [], tmp_path)
+    rows = {p.member.choice.name: p.row for p in planned}
+    assert rows == {
+        "fedavg": "fedavg",
+        "glfc": "glfc",
+        "fedicarl:released": "fedicarl",
+        "fedwa:released": "fedwa",
+        "fedclass:paper": "fedclass",
+        "fedclass:released": "fedclass",
+        "fedicarl:icarl": None,
+        "fedwa:wa": None,
+    }
+    assert all(p.changed == () for p in planned)
+    released = {p.member.choice.name: p for p in _plan(part, None, System.released, "0", [], tmp_path)}
+    assert [p.row for p in released.values()] == ["fedavg", "glfc", "fedicarl", "fedwa", "fedclass"]
+    assert {p.member.experiment.partition.kind for p in released.values()} == {"released"}
+    assert {p.member.path.parent.name for p in released.values()} == {"cifar10_2task_released"}
 
 
 def test_reproduce_lists_what_there_is_and_needs_no_torch_for_it(tmp_path: Path) -> None:
@@ -174,7 +317,7 @@ def test_reproduce_lists_what_there_is_and_needs_no_torch_for_it(tmp_path: Path)
 MISTAKES = {
     "did you mean 'svhn_2task'?": (["reproduce", "svhn"], 2),
     "this ablation for fedclass only": (["reproduce", "beta", "--methods", "fedavg"], 2),
-    "--against fedwa: there is no such row; name one of: fedavg (standard); fedclass (tuned)": (
+    "--against fedwa: there is no such row; name one of: fedavg (standard); fedclass (paper)": (
         ["compare", "--against", "fedwa"],
         2,
     ),

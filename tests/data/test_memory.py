@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from fedclass.data.memory import Exemplars, MemorySettings, check_budget, herd, planned, remember
+from fedclass.data.memory import Exemplars, MemorySettings, check_budget, check_fewest, herd, planned, remember
 from fedclass.errors import ConfigError
 from reference import herding
 
@@ -33,6 +33,10 @@ def per_class(budget):
     return MemorySettings(per_client=None, per_class=budget)
 
 
+def floored(budget):
+    return MemorySettings(per_client=budget, quota="floor")
+
+
 def kept(exemplars):
     return {label: images.tolist() for label, images in exemplars.of_class.items()}
 
@@ -41,17 +45,17 @@ def kept(exemplars):
 
 
 def test_a_budget_in_total_is_divided_evenly_and_the_first_classes_get_the_rest():
-    assert per_client(50).quotas([0, 1, 2, 3, 4]) == dict.fromkeys(range(5), 10)
-    assert per_client(11).quotas([2, 5, 7, 9]) == {2: 3, 5: 3, 7: 3, 9: 2}
-    assert per_client(3).quotas([4, 6, 8, 9]) == {4: 1, 6: 1, 8: 1, 9: 0}
-    assert per_client(0).quotas([1, 2]) == {1: 0, 2: 0}
-    assert per_client(50).quotas([]) == {}
+    assert per_client(50).quotas([0, 1, 2, 3, 4], 99) == dict.fromkeys(range(5), 10)
+    assert per_client(11).quotas([2, 5, 7, 9], 99) == {2: 3, 5: 3, 7: 3, 9: 2}
+    assert per_client(3).quotas([4, 6, 8, 9], 99) == {4: 1, 6: 1, 8: 1, 9: 0}
+    assert per_client(0).quotas([1, 2], 99) == {1: 0, 2: 0}
+    assert per_client(50).quotas([], 99) == {}
 
 
 @checked
 @given(budget=st.integers(0, 200), classes=st.integers(1, 60))
 def test_quotas_use_up_the_budget_and_differ_by_one_at_most(budget, classes):
-    quotas = list(per_client(budget).quotas(list(range(classes))).values())
+    quotas = list(per_client(budget).quotas(list(range(classes)), classes).values())
     assert sum(quotas) == budget
     assert quotas == sorted(quotas, reverse=True)
     assert max(quotas) - min(quotas) <= 1
@@ -62,14 +66,23 @@ def test_quotas_use_up_the_budget_and_differ_by_one_at_most(budget, classes):
 def test_a_class_that_arrives_never_raises_the_quota_of_another(budget, classes):
     """So what was dropped is never missed."""
     *before, new = classes
-    old, now = (per_client(budget).quotas(sorted(met)) for met in (before, classes))
+    old, now = (per_client(budget).quotas(sorted(met), 99) for met in (before, classes))
     assert all(now[label] <= old[label] for label in old)
     assert new in now
 
 
+def test_a_floored_budget_is_divided_by_all_classes_that_arrived_and_the_rest_is_unused():
+    """As in the authors' release: 20 // 5 = 4 and 20 // 10 = 2, also for a client that lacks some of the classes."""
+    assert floored(20).quotas([0, 1, 2, 3, 4], 5) == dict.fromkeys(range(5), 4)
+    assert floored(20).quotas([0, 3], 5) == {0: 4, 3: 4}
+    assert floored(50).quotas([1, 2, 6], 7) == {1: 7, 2: 7, 6: 7}
+    assert floored(3).quotas([0, 1], 4) == {0: 0, 1: 0}
+    assert MemorySettings(per_client=None, per_class=2, quota="floor").quotas([3], 7) == {3: 2}
+
+
 def test_a_budget_per_class_does_not_depend_on_how_many_there_are():
-    assert per_class(2).quotas([3, 8]) == {3: 2, 8: 2}
-    assert per_class(0).quotas([3, 8]) == {3: 0, 8: 0}
+    assert per_class(2).quotas([3, 8], 99) == {3: 2, 8: 2}
+    assert per_class(0).quotas([3, 8], 99) == {3: 0, 8: 0}
 
 
 def test_whether_anything_is_kept():
@@ -87,9 +100,9 @@ def test_whether_anything_is_kept():
 def test_two_tasks_by_hand():
     """Seven exemplars: 4 + 3 of two classes, then 3 + 2 + 2 of three. Images are listed in order of importance."""
     targets = np.array([0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 2, 2, 2])
-    after_first = remember(Exemplars(), np.arange(10), targets, per_client(7), last)
+    after_first = remember(Exemplars(), np.arange(10), targets, per_client(7), last, classes=99)
     assert kept(after_first) == {0: [8, 6, 4, 2], 1: [9, 7, 5]}
-    after_second = remember(after_first, np.array([10, 11, 12]), targets, per_client(7), last)
+    after_second = remember(after_first, np.array([10, 11, 12]), targets, per_client(7), last, classes=99)
     assert kept(after_second) == {0: [8, 6, 4], 1: [9, 7], 2: [12, 11]}
     assert len(after_second) == 7
     assert after_second.index.tolist() == [8, 6, 4, 9, 7, 12, 11]
@@ -104,15 +117,15 @@ def test_ranking_is_asked_once_per_new_class_for_no_more_than_there_is():
         return images[:count]
 
     targets = np.array([0, 0, 0, 0, 1, 2, 2])
-    before = remember(Exemplars(), np.arange(5), targets, per_client(6), rank)
-    remember(before, np.array([5, 6]), targets, per_client(6), rank)
+    before = remember(Exemplars(), np.arange(5), targets, per_client(6), rank, classes=99)
+    remember(before, np.array([5, 6]), targets, per_client(6), rank, classes=99)
     assert asked == [(0, [0, 1, 2, 3], 3), (1, [4], 1), (2, [5, 6], 2)]
 
 
 def test_a_budget_of_zero_keeps_nothing_but_knows_what_it_met():
     targets = np.array([0, 0, 1])
     for none in (per_client(0), per_class(0)):
-        exemplars = remember(Exemplars(), np.arange(3), targets, none, first)
+        exemplars = remember(Exemplars(), np.arange(3), targets, none, first, classes=99)
         assert len(exemplars) == 0
         assert exemplars.index.tolist() == []
         assert exemplars.index.dtype == np.int64
@@ -120,16 +133,16 @@ def test_a_budget_of_zero_keeps_nothing_but_knows_what_it_met():
 
 
 def test_a_client_that_meets_nothing_keeps_what_it_has():
-    assert len(remember(Exemplars(), NONE, np.array([0]), per_client(5), first)) == 0
+    assert len(remember(Exemplars(), NONE, np.array([0]), per_client(5), first, classes=99)) == 0
     before = Exemplars({0: np.array([3, 1]), 2: np.array([4])})
-    assert kept(remember(before, NONE, np.array([0, 0, 0, 0, 2]), per_client(5), first)) == kept(before)
+    assert kept(remember(before, NONE, np.array([0, 0, 0, 0, 2]), per_client(5), first, classes=99)) == kept(before)
 
 
 def test_a_class_that_comes_back_keeps_its_first_exemplars_and_fills_up():
     targets = np.zeros(8, np.int64)
-    before = remember(Exemplars(), np.array([0, 1, 2]), targets, per_class(5), last)
+    before = remember(Exemplars(), np.array([0, 1, 2]), targets, per_class(5), last, classes=99)
     assert kept(before) == {0: [2, 1, 0]}
-    after = remember(before, np.array([1, 4, 5, 6]), targets, per_class(5), last)
+    after = remember(before, np.array([1, 4, 5, 6]), targets, per_class(5), last, classes=99)
     assert kept(after)[0][:3] == [2, 1, 0]
     assert len(set(kept(after)[0])) == 5  # image 1 came back and is not held twice
     assert set(kept(after)[0][3:]) < {4, 5, 6}
@@ -137,8 +150,8 @@ def test_a_class_that_comes_back_keeps_its_first_exemplars_and_fills_up():
 
 def test_a_class_that_comes_back_to_a_smaller_quota_gains_nothing():
     targets = np.array([0, 0, 0, 0, 1, 1])
-    before = remember(Exemplars(), np.array([0, 1, 2]), targets, per_client(3), last)
-    after = remember(before, np.array([3, 4, 5]), targets, per_client(3), last)
+    before = remember(Exemplars(), np.array([0, 1, 2]), targets, per_client(3), last, classes=99)
+    after = remember(before, np.array([3, 4, 5]), targets, per_client(3), last, classes=99)
     assert kept(after) == {0: [2, 1], 1: [5]}
 
 
@@ -150,7 +163,9 @@ def histories(draw):
     images = st.one_of(st.just(0), st.integers(0, 12))
     row = st.lists(images, min_size=sum(sizes), max_size=sum(sizes))
     counts = draw(st.lists(row, min_size=clients, max_size=clients))
-    budget = draw(st.one_of(st.integers(0, 30).map(per_client), st.integers(0, 8).map(per_class)))
+    budget = draw(
+        st.one_of(st.integers(0, 30).map(per_client), st.integers(0, 30).map(floored), st.integers(0, 8).map(per_class))
+    )
     return np.array(counts), tuple(sizes), budget
 
 
@@ -160,8 +175,8 @@ def lived_through(row, sizes, budget):
     exemplars = Exemplars()
     for begin, end in pairwise(accumulate(sizes, initial=0)):
         arrived = np.flatnonzero((targets >= begin) & (targets < end))
-        exemplars = remember(exemplars, arrived, targets, budget, last)
-        yield exemplars, targets
+        exemplars = remember(exemplars, arrived, targets, budget, last, classes=end)
+        yield exemplars, targets, end
 
 
 @checked
@@ -171,7 +186,7 @@ def test_the_plan_is_what_happens(history):
     plan = planned(budget, counts, sizes)
     assert plan.shape == (len(counts), len(sizes))
     for client, row in enumerate(counts):
-        assert plan[client].tolist() == [len(after) for after, _ in lived_through(row, sizes, budget)]
+        assert plan[client].tolist() == [len(after) for after, _, _ in lived_through(row, sizes, budget)]
 
 
 @checked
@@ -180,8 +195,8 @@ def test_exemplars_are_prefixes_within_their_quotas(history):
     """Of its own class, in the order of first choice, as many as the quota and the client's images allow."""
     counts, sizes, budget = history
     for row in counts:
-        for after, targets in lived_through(row, sizes, budget):
-            quotas = budget.quotas(sorted(after.of_class))
+        for after, targets, arrived in lived_through(row, sizes, budget):
+            quotas = budget.quotas(sorted(after.of_class), arrived)
             for label, images in after.of_class.items():
                 ranked = np.flatnonzero(targets == label)[::-1]
                 assert images.tolist() == ranked[: min(quotas[label], row[label])].tolist()
@@ -195,6 +210,8 @@ def test_a_plan_by_hand():
     counts = np.array([[20, 20, 20], [1, 0, 20], [0, 0, 3]])
     assert planned(per_client(10), counts, (2, 1)).tolist() == [[10, 10], [1, 6], [0, 3]]
     assert planned(per_class(2), counts, (2, 1)).tolist() == [[4, 6], [1, 3], [0, 2]]
+    assert planned(floored(10), counts, (2, 1)).tolist() == [[10, 9], [1, 4], [0, 3]]
+    assert planned(floored(10), counts[1:], (2, 1), offered=(1, 1)).tolist() == [[1, 6], [0, 3]]
 
 
 # Herding.
@@ -207,17 +224,35 @@ def unit_rows(count, width, seed):
 
 @checked
 @given(count=st.integers(1, 14), width=st.integers(1, 6), seed=st.integers(0, 10_000), data=st.data())
-def test_herding_is_algorithm_4_of_icarl(count, width, seed, data):
+def test_herding_without_unit_means_is_algorithm_4_as_printed(count, width, seed, data):
     features = unit_rows(count, width, seed) if width > 1 else np.arange(1, count + 1, dtype=np.float32)[:, None] ** 2
     wanted = data.draw(st.integers(0, count))
-    picked = herd(features, wanted)
+    picked = herd(features, wanted, unit_means=False)
     assert picked.dtype == np.int64
-    assert picked.tolist() == herding.herd(features.astype(float).tolist(), wanted)
+    assert picked.tolist() == herding.herd(features.astype(float).tolist(), wanted, herding.as_it_is)
+
+
+@checked
+@given(count=st.integers(1, 14), width=st.integers(3, 8), seed=st.integers(0, 10_000), data=st.data())
+def test_herding_is_algorithm_4_of_icarl_with_every_mean_of_unit_length(count, width, seed, data):
+    features = unit_rows(count, width, seed)
+    wanted = data.draw(st.integers(0, count))
+    assert herd(features, wanted).tolist() == herding.herd(features.astype(float).tolist(), wanted, herding.unit)
+
+
+def test_the_two_ways_of_herding_choose_differently():
+    features = unit_rows(100, 16, seed=4)
+    paper, pycil = (set(herd(features, 20, unit_means=unit).tolist()) for unit in (True, False))
+    assert 0 < len(paper & pycil) < 20
 
 
 def test_herding_by_hand():
     """Mean 3; 3 itself is nearest, then 2 (mean 2.5) ties with 4 and comes first, then 4 restores the mean."""
-    assert herd(np.array([[1], [2], [3], [4], [5]], np.float32), 3).tolist() == [2, 1, 3]
+    assert herd(np.array([[1], [2], [3], [4], [5]], np.float32), 3, unit_means=False).tolist() == [2, 1, 3]
+
+
+def test_opposite_features_whose_mean_has_no_direction_are_herded_all_the_same():
+    assert sorted(herd(np.array([[1, 0], [-1, 0]], np.float32), 2).tolist()) == [0, 1]
 
 
 def test_equal_images_are_picked_once_each_in_file_order():
@@ -242,12 +277,40 @@ def test_the_mean_of_the_picked_approaches_the_mean_of_the_class():
         k = np.arange(1, len(order) + 1)
         return np.linalg.norm(mean - features[order].cumsum(axis=0) / k[:, None], axis=1)
 
-    herded = errors(herd(features.astype(np.float32), 100))
+    herded = errors(herd(features.astype(np.float32), 100, unit_means=False))
     rng = np.random.default_rng(3)
     drawn = np.mean([errors(rng.permutation(300)[:100]) for _ in range(50)], axis=0)
     assert (herded * np.arange(1, 101)).max() < 2.0
     assert herded[9] < drawn[9] / 2
     assert herded[99] < drawn[99] / 4
+
+
+# Budgets too small for a method that needs means.
+
+SHARES = np.array([[6, 1, 5, 9], [1, 4, 0, 9]])
+
+
+def test_the_smallest_memory_that_works_is_named_and_works():
+    names, sizes = ("a", "b", "c", "d"), (2, 2)
+    with pytest.raises(ConfigError) as error:
+        check_fewest(per_client(3), SHARES, sizes, names, 2, "use another")
+    # client 1 needs two of class b among its three classes, client 0 two of class a and of class c among four
+    assert str(error.value) == (
+        "[memory] per_client = 3 leaves no client with 2 exemplars of class 'b' after task 1, and this method needs "
+        "them; the smallest memory that works is per_client = 7 or per_class = 2; or use another"
+    )
+    with pytest.raises(ConfigError, match="per_client = 6 leaves no client with 2 exemplars of class 'c'"):
+        check_fewest(per_client(6), SHARES, sizes, names, 2, "")
+    with pytest.raises(ConfigError, match="per_class = 1 leaves no client"):
+        check_fewest(per_class(1), SHARES, sizes, names, 2, "")
+    for enough in (per_client(7), per_class(2)):
+        check_fewest(enough, SHARES, sizes, names, 2, "")
+    check_fewest(per_client(0), SHARES, sizes, names, 0, "")
+
+
+def test_images_that_no_client_has_two_of_are_no_matter_of_memory():
+    with pytest.raises(ConfigError, match=r"\[partition\] no client has 2 images of class 'b'.*or use another"):
+        check_fewest(per_class(9), np.array([[5, 1], [5, 1]]), (1, 1), ("a", "b"), 2, "use another")
 
 
 # Budgets that make no sense.

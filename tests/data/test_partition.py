@@ -12,6 +12,8 @@ from hypothesis import assume, given, settings
 from fedclass.data import partition as module
 from fedclass.data.partition import PartitionSettings, partition, save_partition
 from fedclass.errors import ConfigError, DataError
+from fedclass.rng import array_generator
+from reference import partition as oracle
 
 checked = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -21,6 +23,8 @@ SHA = "0123456789abcdef"
 KINDS = {
     "dirichlet": PartitionSettings(clients=7, alpha=0.5, min_size=10),
     "dirichlet, very uneven": PartitionSettings(clients=7, alpha=0.01, min_size=0),
+    "fedml": PartitionSettings(kind="fedml", clients=7, alpha=0.5),
+    "released": PartitionSettings(kind="released", clients=7),
     "iid": PartitionSettings(kind="iid", clients=7),
     "classes": PartitionSettings(kind="classes", clients=7, classes=2),
 }
@@ -64,7 +68,7 @@ def test_every_image_of_the_stream_is_held_exactly_once(kind):
 @given(
     per_class=st.lists(st.integers(1, 12), min_size=10, max_size=10),
     clients=st.integers(1, 15),
-    kind=st.sampled_from(["dirichlet", "iid", "classes"]),
+    kind=st.sampled_from(["dirichlet", "fedml", "released", "iid", "classes"]),
     alpha=st.sampled_from([0.01, 0.5, 100.0]),
     seed=st.integers(0, 3),
 )
@@ -85,7 +89,7 @@ def test_the_seed_decides_and_nothing_else(kind):
     assert sum(len(np.intersect1d(a, b)) for a, b in zip(first, other, strict=True)) < 0.6 * 600
 
 
-@pytest.mark.parametrize("kind", ["dirichlet", "iid", "classes"])
+@pytest.mark.parametrize("kind", ["dirichlet", "fedml", "iid", "classes"])
 def test_images_of_a_class_are_dealt_out_in_random_order(kind):
     """Files are often sorted by something; within a class, a client's images must not be neighbours in the file."""
     targets = np.repeat(np.arange(10), 100)
@@ -209,6 +213,154 @@ def test_an_infinite_alpha_is_refused_or_even():
     except ConfigError:
         return
     assert [len(share) for share in shares] == [120] * 5
+
+
+# FedML's cap.
+
+
+def members_of(targets):
+    return [np.flatnonzero(targets == label) for label in range(targets.max() + 1)]
+
+
+@checked
+@given(
+    per_class=st.lists(st.integers(1, 60), min_size=1, max_size=12),
+    clients=st.integers(1, 9),
+    alpha=st.sampled_from([0.1, 0.5, 5.0]),
+    seed=st.integers(0, 50),
+)
+def test_the_cap_is_fedmls(per_class, clients, alpha, seed):
+    """The same draws, shared out by the slow oracle, give the same images to the same clients."""
+    assume(clients <= sum(per_class))
+    targets = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(per_class)), per_class))
+    rng = array_generator(seed, "partition", 0)
+    draws, shuffled = [], []
+    for images in members_of(targets):
+        draws.append(rng.dirichlet(np.full(clients, alpha)).tolist())
+        shuffled.append(rng.permutation(images).tolist())
+    wanted = PartitionSettings(kind="fedml", clients=clients, alpha=alpha, min_size=0)
+    shares = shares_of(wanted, targets, seed=seed, tasks=(len(per_class),))
+    assert [share.tolist() for share in shares] == [sorted(s) for s in oracle.fedml(shuffled, draws, clients)]
+
+
+def test_a_client_that_has_its_share_gets_none_of_the_next_class():
+    """But for the last client, to whom the images fall that rounding leaves over: less than one per class."""
+    targets = np.repeat(np.arange(10), 500)
+    full_ones = 0
+    for seed in range(20):
+        wanted = PartitionSettings(kind="fedml", clients=10, alpha=0.5, min_size=0)
+        counts = counts_of(shares_of(wanted, targets, seed=seed), targets)
+        full = np.cumsum(counts, axis=1)[:, :-1] >= 500
+        assert (counts[:-1, 1:][full[:-1]] == 0).all()
+        assert (counts[-1, 1:][full[-1]] <= 1).all()
+        full_ones += full.sum()
+    assert full_ones > 200  # else nothing was tested
+
+
+def test_the_cap_evens_out_sizes_and_starves_the_last_classes():
+    """EMNIST's counts: without the cap few clients lack the last class, with it about half of them."""
+    targets = np.repeat(np.arange(47), 240)
+    lacking, spread = {}, {}
+    for kind in ("dirichlet", "fedml"):
+        wanted = PartitionSettings(kind=kind, clients=20, alpha=0.5)
+        counts = np.stack([counts_of(shares_of(wanted, targets, seed=s), targets, 47) for s in range(10)])
+        lacking[kind], spread[kind] = (counts[:, :, -1] == 0).mean(), counts.sum(axis=2).std()
+    assert lacking["dirichlet"] < 0.25 < 0.4 < lacking["fedml"]
+    assert spread["fedml"] < 0.7 * spread["dirichlet"]
+
+
+def test_a_cap_with_a_minimum_draws_again_and_gives_up_in_the_end():
+    uneven = PartitionSettings(kind="fedml", clients=8, alpha=0.1, min_size=0)
+    smallest = [min(map(len, shares_of(uneven, seed=seed))) for seed in range(8)]
+    assert min(smallest) < 20
+    assert all(min(map(len, shares_of(replace(uneven, min_size=20), seed=seed))) >= 20 for seed in range(8))
+    with pytest.raises(ConfigError, match="in 100 draws no Dirichlet partition"):
+        shares_of(replace(uneven, min_size=74))
+
+
+def test_shares_of_zero_that_leave_a_class_to_full_clients_are_drawn_again_or_refused():
+    """A tiny alpha gives a class to one client. Here two clients have room for one of two classes each."""
+    targets = np.repeat([0, 1], 50)
+    wanted = PartitionSettings(kind="fedml", clients=2, alpha=1e-4, min_size=0)
+    for seed in range(8):
+        assert [len(share) for share in shares_of(wanted, targets, seed=seed, tasks=(2,))] == [50, 50]
+    with pytest.raises(ConfigError, match=r"in each of 100 draws all of some class went to clients that had their"):
+        shares_of(replace(wanted, clients=10, alpha=1e-9))
+
+
+# As the release draws it.
+
+
+@checked
+@given(
+    per_class=st.lists(st.integers(1, 60), min_size=1, max_size=12),
+    clients=st.integers(1, 9),
+    seed=st.integers(0, 50),
+)
+def test_the_released_partition_is_that_of_the_authors_generator(per_class, clients, seed):
+    assume(clients <= sum(per_class))
+    targets = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(per_class)), per_class))
+    np.random.seed(2023 + seed)  # noqa: NPY002 (the release does so)
+    np.random.permutation(len(per_class))  # noqa: NPY002
+    draws = np.random.dirichlet([0.5] * clients, len(per_class)).tolist()  # noqa: NPY002
+    wanted = PartitionSettings(kind="released", clients=clients, alpha=0.5)
+    shares = shares_of(wanted, targets, seed=seed, tasks=(len(per_class),))
+    found = oracle.released([images.tolist() for images in members_of(targets)], draws, clients)
+    assert [share.tolist() for share in shares] == [sorted(share) for share in found]
+
+
+def test_released_images_of_a_class_are_neighbours_in_the_file():
+    targets = labels()
+    for share in shares_of(KINDS["released"], targets):
+        for label in range(10):
+            mine = np.flatnonzero(np.isin(np.flatnonzero(targets == label), share))
+            assert len(mine) == 0 or mine.tolist() == list(range(mine[0], mine[-1] + 1))
+
+
+def test_an_alpha_of_which_the_release_makes_no_numbers_is_refused():
+    with pytest.raises(ConfigError, match='alpha = 1e-05 is too small for kind = "released"; raise it'):
+        shares_of(PartitionSettings(kind="released", clients=7, alpha=1e-5))
+
+
+# Some classes of a task only.
+
+
+@pytest.mark.parametrize("kind", ["dirichlet", "fedml", "released", "iid"])
+@pytest.mark.parametrize(("wanted", "offered"), [(2, [2, 2, 2]), ([3, 1, 2], [3, 1, 2])])
+def test_a_client_uses_so_many_classes_of_each_task_and_all_that_it_has_of_them(kind, wanted, offered):
+    targets = labels()
+    whole = shares_of(replace(KINDS[kind], alpha=50.0), targets)
+    part = shares_of(replace(KINDS[kind], alpha=50.0, classes_per_task=wanted), targets)
+    all_counts, counts = counts_of(whole, targets), counts_of(part, targets)
+    assert (all_counts > 0).all()
+    for (first, end), chosen in zip(pairwise([0, 4, 7, 10]), offered, strict=True):
+        assert ((counts[:, first:end] > 0).sum(axis=1) == chosen).all()
+    held = counts > 0
+    np.testing.assert_array_equal(counts[held], all_counts[held])
+    assert len({tuple(row) for row in held.tolist()}) > 3, "all clients have the same classes"
+
+
+def test_all_classes_of_each_task_is_the_same_as_no_choice():
+    for wanted in ([4, 3, 3], 0):
+        chosen = shares_of(replace(KINDS["fedml"], classes_per_task=wanted))
+        for a, b in zip(chosen, shares_of(KINDS["fedml"]), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (4, r"classes_per_task = 4: task 2 has 3 classes, so from 1 to 3"),
+        (-1, r"classes_per_task = -1: task 1 has 4 classes, so from 1 to 4"),
+        ([4, 0, 3], r"task 2 has 3 classes, so from 1 to 3"),
+        ([5, 5], r"\[5, 5\] is for 2 tasks, not 3"),
+    ],
+)
+def test_choices_of_classes_that_do_not_fit_the_tasks_are_refused(wanted, message):
+    with pytest.raises(ConfigError, match=message):
+        shares_of(replace(KINDS["dirichlet"], classes_per_task=wanted))
+    with pytest.raises(ConfigError, match="already chooses classes; leave classes_per_task out"):
+        shares_of(replace(KINDS["classes"], classes_per_task=wanted))
 
 
 # IID.

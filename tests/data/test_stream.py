@@ -47,6 +47,10 @@ def streamed(tasks="{5,5}", order="natural", *, data=None, seed=0, **partition):
         (" 4, 3, 3 ", 10, (4, 3, 3)),
         ("{17,15,15}", 47, (17, 15, 15)),
         ("{10}", 10, (10,)),
+        ("halves", 10, (5, 5)),
+        ("halves", 3, (2, 1)),
+        ("halves", 2, (1, 1)),
+        ("halves", 1, (1,)),
         ("B0-Inc10", 100, (10,) * 10),
         ("B0-Inc10", 47, (10, 10, 10, 10, 7)),
         ("B0-Inc5", 10, (5, 5)),
@@ -106,6 +110,25 @@ def test_the_released_order_is_that_of_the_authors():
         assert stream.classes == tuple("abcdefghij"[label] for label in RELEASED)
         np.testing.assert_array_equal(np.asarray(RELEASED)[stream.targets], data.train.labels)
         np.testing.assert_array_equal(np.asarray(RELEASED)[stream.test_targets], data.test.labels)
+
+
+def test_the_release_orders_classes_by_its_seed_and_ours_count_from_its_2023():
+    orders = [streamed(order="released-by-seed", seed=seed).classes for seed in (0, 1, 2)]
+    assert orders[0] == tuple("abcdefghij"[label] for label in RELEASED)
+    for seed, order in enumerate(orders):
+        np.random.seed(2023 + seed)  # noqa: NPY002 (the release does so)
+        assert order == tuple("abcdefghij"[label] for label in np.random.permutation(10))  # noqa: NPY002
+    assert len(set(orders)) == 3
+
+
+def test_classes_that_no_client_was_given_are_named():
+    with pytest.raises(DataError, match=r"no client holds an image of class '.'; raise partition.classes_per_task or"):
+        streamed(clients=1, classes_per_task=2)
+
+
+def test_a_stream_says_how_many_classes_of_each_task_a_client_may_have():
+    assert streamed().offered == (5, 5)
+    assert streamed("4,3,3", clients=9, classes_per_task=[4, 3, 2], kind="iid").offered == (4, 3, 2)
 
 
 def test_a_seeded_order_is_a_permutation_that_depends_on_the_seed():

@@ -90,14 +90,17 @@ MISTAKES = {
     "method.beta is there twice": lambda: read_sweep(["method.beta=0,1", "method.beta=2"]),
     "nothing to sweep": lambda: read_sweep(["train.rounds=2"]),
     "give a key several values": lambda: read_sweep([]),
-    "fedclass and fedclass:tuned are the same setting; name it once": lambda: plan(
-        None, read_methods("fedclass,fedclass:tuned"), seeds=[0], root=Path()
+    "fedclass and fedclass:paper are the same setting; name it once": lambda: plan(
+        None, read_methods("fedclass,fedclass:paper"), seeds=[0], root=Path()
     ),
     "method.beta=5 and method.beta=5.0 are the same setting": lambda: plan(
         None, read_sweep(["method.beta=5,5.0"]), seeds=[0], root=Path()
     ),
-    "variant = 'papr': Input should be 'tuned', 'paper' or 'released'": lambda: plan(
+    "variant = 'papr': Input should be 'paper', 'paper-literal' or 'released'": lambda: plan(
         None, read_methods("fedclass:papr"), seeds=[0], root=Path()
+    ),
+    "variant = 'tuned': that loss is not the paper's: use the method fedclass-tuned, without a variant": lambda: plan(
+        None, read_methods("fedclass:tuned"), seeds=[0], root=Path()
     ),
     "did you mean 'beta'?": lambda: plan(None, read_methods("fedclass:bta=8"), seeds=[0], root=Path()),
 }

@@ -253,6 +253,33 @@ def test_with_all_temperatures_equal_to_theta_the_general_form_is_the_papers(bat
     torch.testing.assert_close(general, augmented_distillation(batch.current, batch.previous, temperature=theta))
 
 
+def test_with_confident_logits_the_release_clips_the_ratio_and_is_its_oracle():
+    """Where z gives (nearly) no mass to a class of which the student is sure, p / z is 1000 and no more."""
+    batch = random_batch(scale=30.0)
+    got = augmented_distillation(batch.current, batch.previous, **RELEASED)
+    want = oracle.released_distillation(batch.current.tolist(), batch.previous.tolist())
+    assert got.item() == pytest.approx(want, rel=1e-6)
+    unclipped = augmented_distillation(batch.current, batch.previous, **{**RELEASED, "clip_ratio": False})
+    assert unclipped - got > 0.1
+
+
+def test_a_clipped_ratio_is_a_constant_to_the_gradient():
+    """By hand: p of the old class is a, z gives it nothing, so that the loss is a * log(1000) there."""
+    student = torch.tensor([[90.0, 0.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    teacher = torch.tensor([[-200.0, 200.0]], dtype=torch.float64)
+    loss = augmented_distillation(student, teacher, **RELEASED)
+    assert loss.item() == pytest.approx(log(1e3))
+    p = (student.detach() / 3).softmax(1)
+    slope = p[0, 0] * (1 - p[0, 0]) * log(1e3) / 3
+    assert gradient(loss, student)[0, 0].item() == pytest.approx(slope.item(), rel=1e-3)
+
+
+def test_the_released_gradient_is_the_derivative_on_both_sides_of_the_clip():
+    batch = random_batch(size=4, g=3, h=2, scale=30.0)
+    student = batch.current.requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: augmented_distillation(x, batch.previous, **RELEASED), (student,))
+
+
 def test_the_released_gradient_flows_through_the_target():
     """At agreement with a fixed z, p's own gradient would be the whole; the difference is z's."""
     batch = random_batch()

@@ -65,8 +65,8 @@ def test_the_released_icarl_squashes_twice_so_perfect_agreement_costs_a_constant
     assert loss.item() == pytest.approx(least, abs=1e-3)  # cross-entropy is 1e4 in one case
 
 
-def test_the_released_icarl_averages_over_old_classes_and_the_published_one_sums():
-    """Doubling the old classes, same logits, leaves the released distillation term as it is."""
+def test_the_released_icarl_sums_over_old_classes():
+    """Doubling the old classes, same logits, doubles its distillation term."""
     batch = random_batch(size=4, g=3, h=2)
     extra = released_icarl_loss(batch.current, batch.previous, batch.labels) - cross_entropy(
         batch.current, batch.labels
@@ -76,7 +76,7 @@ def test_the_released_icarl_averages_over_old_classes_and_the_published_one_sums
     labels = batch.labels + 3
     teacher = torch.cat([batch.previous, batch.previous], 1)
     again = released_icarl_loss(doubled, teacher, labels) - cross_entropy(doubled, labels)
-    torch.testing.assert_close(again, extra)
+    torch.testing.assert_close(again, 2 * extra)
 
 
 @given(batch=batches())

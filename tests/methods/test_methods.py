@@ -1,6 +1,6 @@
 """Each method as a difference from FedAvg."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -9,14 +9,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedclass import losses
-from fedclass.methods import METHODS, Batch, ClientContext, FedAvg, FedCLASS, FedICARL, FedWA
-from fedclass.methods.fedclass import FORMS
+from fedclass.errors import RunError
+from fedclass.methods import GLFC, METHODS, Batch, ClientContext, FedAvg, FedCLASS, FedCLASSTuned, FedICARL, FedWA
+from fedclass.methods.base import SGD, Progress, parameters
+from fedclass.methods.fedclass import FORMS, Form
 from fedclass.methods.wa import align
 from fedclass.models.incremental import IncrementalModel
 from fedclass.wire import Update
+from reference import heads
 from reference.batches import RELEASED
 
 OLD, NEW, WIDTH = 3, 2, 6
+TUNED = {
+    "temperature": 5.0,
+    "student_temperature": 3.0,
+    "teacher_temperature": 3.0,
+    "mass_temperature": 3.0,
+    "stop_gradient": False,
+}
 
 
 class Flat(nn.Module):
@@ -73,7 +83,9 @@ def test_each_loss_is_the_sum_that_its_paper_writes(given: Given) -> None:
         FedCLASS(beta=3.0, variant="paper", temperature=4.0, student_temperature=2.0): ce + 3.0 * soft,
         FedCLASS(beta=3.0, variant="released"): ce + 3.0 * losses.augmented_distillation(current, previous, **RELEASED),
         FedWA(): (1 - lam) * ce + lam * kept,
+        FedWA(variant="pycil"): (1 - lam) * ce + lam * kept,
         FedWA(variant="released"): (1 - lam) * ce + lam * kept,
+        FedCLASSTuned(beta=3.0): ce + 3.0 * losses.augmented_distillation(current, previous, **TUNED),
         FedICARL(): losses.icarl_loss(current, previous, labels),
         FedICARL(variant="released"): losses.released_icarl_loss(current, previous, labels),
         METHODS["glfc"](): losses.glfc_loss(current, previous, labels),
@@ -85,21 +97,29 @@ def test_each_loss_is_the_sum_that_its_paper_writes(given: Given) -> None:
 def test_without_a_teacher_distilling_methods_are_plain_cross_entropy(given: Given) -> None:
     first = Batch(given.batch.images, given.batch.labels, None)
     ce = F.cross_entropy(given.logits, given.batch.labels)
-    for method in (FedAvg(), FedCLASS(), FedCLASS(variant="released"), FedWA(), FedICARL(variant="released")):
+    methods = (
+        *(FedAvg(), FedCLASS(), FedCLASS(variant="released"), FedCLASSTuned()),
+        *(FedWA(), FedICARL(variant="released")),
+    )
+    for method in methods:
         torch.testing.assert_close(method.loss(given.client, first), ce)
 
 
 def test_a_variant_is_named_with_whatever_differs_from_it() -> None:
-    assert FedCLASS().variant_name == "tuned"
-    assert FedCLASS(variant="paper").variant_name == "paper"
+    assert FedCLASS().variant_name == "paper"
+    assert FedCLASS(variant="paper-literal").variant_name == "paper-literal"
     assert FedCLASS(variant="released").variant_name == "released"
     assert FedCLASS(variant="paper", temperature=9.0).variant_name == "paper, temperature=9.0"
     assert FedCLASS(variant="paper", stop_gradient=False).variant_name == "paper, stop_gradient=False"
+    assert FedCLASS(variant="released", clip_ratio=False).variant_name == "released, clip_ratio=False"
+    assert FedCLASSTuned().variant_name == "standard"
+    assert FedCLASSTuned(teacher_temperature=5.0).variant_name == "standard, teacher_temperature=5.0"
     assert FedCLASS(variant="paper").form == FORMS["paper"]
+    assert FedCLASSTuned().form == Form(**TUNED)
     assert vars(FORMS["released"]) == {**RELEASED, "teacher_temperature": None}
 
 
-def test_the_paper_variant_is_equation_9_to_the_letter(given: Given) -> None:
+def test_the_paper_variant_is_equation_9_with_the_student_at_one(given: Given) -> None:
     assert FORMS["paper"].student_temperature == 1.0
     got = FedCLASS(variant="paper", temperature=2.5, beta=2.0).loss(given.client, given.batch)
     ce = F.cross_entropy(given.logits, given.batch.labels)
@@ -108,29 +128,117 @@ def test_the_paper_variant_is_equation_9_to_the_letter(given: Given) -> None:
     )
 
 
-def test_alignment_gives_new_rows_the_mean_length_of_old_ones_and_leaves_these() -> None:
-    head = torch.randn(OLD + NEW, WIDTH, generator=torch.Generator().manual_seed(1))
-    aligned = align(head, OLD)
-    assert torch.equal(aligned[:OLD], head[:OLD])
-    torch.testing.assert_close(aligned[OLD:].norm(dim=1).mean(), head[:OLD].norm(dim=1).mean())
-    torch.testing.assert_close(F.normalize(aligned), F.normalize(head))
+def test_paper_and_paper_literal_differ_in_the_gradient_through_z_alone(given: Given) -> None:
+    read, literal = FedCLASS(), FedCLASS(variant="paper-literal")
+    torch.testing.assert_close(read.loss(given.client, given.batch), literal.loss(given.client, given.batch))
+
+    def gradient(method: FedCLASS) -> Tensor:
+        loss = method.loss(given.client, given.batch)
+        return torch.autograd.grad(loss, given.client.model.head.weight)[0]
+
+    assert (gradient(read) - gradient(literal)).norm() > 0.1 * gradient(literal).norm()
+
+
+@pytest.mark.parametrize(
+    ("variant", "aligned"), [("wa", heads.align_zhao), ("pycil", heads.align_pycil)], ids=["wa", "pycil"]
+)
+@pytest.mark.parametrize("longer", [0.3, 1.0, 5.0])
+def test_alignment_is_that_of_its_authors_code(variant: Any, aligned: Any, longer: float) -> None:
+    """longer: how much longer new rows are than old ones. Zhao et al. only ever shrink them."""
+    head = torch.randn(OLD + NEW, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    head[OLD:] *= longer
+    weights = {"head.weight": head, "head.bias": torch.arange(5.0)}
+    finished = FedWA(variant=variant).finish_task(weights, OLD)
+    torch.testing.assert_close(finished["head.weight"], torch.tensor(aligned(head.tolist(), OLD), dtype=torch.float64))
+    assert torch.equal(finished["head.weight"][:OLD], head[:OLD])
+    assert torch.equal(finished["head.bias"], weights["head.bias"])
+    if longer == 0.3:
+        assert torch.equal(finished["head.weight"], head) == (variant == "wa")
+
+
+def test_rows_that_are_all_zero_stay_so_instead_of_becoming_nan() -> None:
+    head = torch.cat([torch.ones(OLD, WIDTH), torch.zeros(NEW, WIDTH)])
+    for norm in (1, 2):
+        assert torch.equal(align(head, OLD, norm=norm), head)
 
 
 def test_fedwa_aligns_from_the_second_task_on_and_released_never_does() -> None:
     weights = model().weights()
-    assert torch.equal(FedWA().finish_task(weights, 0)["head.weight"], weights["head.weight"])
-    assert torch.equal(FedWA(variant="released").finish_task(weights, OLD)["head.weight"], weights["head.weight"])
-    finished = FedWA().finish_task(weights, OLD)
-    assert torch.equal(finished["head.weight"], align(weights["head.weight"], OLD))
-    assert torch.equal(finished["head.bias"], weights["head.bias"])
+    for variant in ("wa", "pycil", "released"):
+        assert FedWA(variant=variant).finish_task(weights, 0) is weights
+    assert FedWA(variant="released").finish_task(weights, OLD) is weights
 
 
-def test_aggregate_is_the_mean_by_examples() -> None:
+def test_only_wa_keeps_the_head_from_falling_below_zero() -> None:
+    for variant in ("wa", "pycil", "released"):
+        net = model()
+        before = net.head.weight.detach().clone()
+        assert (before < 0).any()
+        with torch.no_grad():
+            FedWA(variant=variant).after_step(ClientContext(model=net, old_classes=OLD, weights={}))
+        assert torch.equal(net.head.weight, before.clamp(min=0) if variant == "wa" else before)
+
+
+def test_only_wa_has_a_head_without_bias_and_does_not_begin_like_fedavg() -> None:
+    assert {name for name, method in METHODS.items() if not method().head_bias} == {"fedwa"}
+    for variant, bias in (("wa", False), ("pycil", True), ("released", True)):
+        method = FedWA(variant=variant)
+        assert method.head_bias is method.begins_like_fedavg is bias
+
+
+def test_aggregate_is_the_mean_by_examples_and_glfcs_authors_count_all_clients_alike() -> None:
     def update(client: int, value: float, examples: int) -> Update:
         return Update(client, 0, 0, {"w": torch.full((2,), value)}, examples, {})
 
-    mean = FedAvg().aggregate([update(0, 1.0, 3), update(1, 5.0, 1)], {})
-    assert torch.equal(mean["w"], torch.full((2,), 2.0))
+    updates = [update(0, 1.0, 3), update(1, 5.0, 1)]
+    for method, mean in ((FedAvg(), 2.0), (GLFC(), 2.0), (GLFC(variant="glfc"), 3.0)):
+        assert torch.equal(method.aggregate(updates, {})["w"], torch.full((2,), mean))
+
+
+RECIPES = SGD(learning_rate=0.01, momentum=0.9, weight_decay=1e-4)
+
+
+def test_glfcs_authors_lower_the_learning_rate_within_three_of_ten_rounds() -> None:
+    """Written out for their 10 rounds of 20 epochs: at epochs 100, 150 and 180 of a task, until that round ends."""
+    method = GLFC(variant="glfc")
+    want = {}
+    for round in range(10):
+        divisor = 1
+        for epoch in range(20):
+            divisor = {100: 5, 150: 25, 180: 125}.get(epoch + round * 20, divisor)
+            want[round, epoch] = 2.0 / divisor
+    assert {want[round, 19] for round in (5, 7, 9)} == {2 / 5, 2 / 25, 2 / 125}
+    for (round, epoch), rate in want.items():
+        sgd = method.sgd(RECIPES, progress=Progress(round, 10, epoch, 20))
+        assert sgd == SGD(learning_rate=rate, momentum=0.0, weight_decay=1e-5)
+
+
+def test_the_authors_settings_of_glfc_are_parameters_and_released_takes_the_recipes() -> None:
+    first = Progress(0, 10, 0, 20)
+    assert GLFC().sgd(RECIPES, progress=first) == RECIPES
+    assert GLFC(momentum=0.5).sgd(RECIPES, progress=first) == SGD(0.01, 0.5, 1e-4)
+    assert parameters(GLFC(variant="glfc")) == {
+        "variant": "glfc",
+        "learning_rate": 2.0,
+        "momentum": 0.0,
+        "weight_decay": 1e-5,
+    }
+    assert GLFC(variant="glfc", learning_rate=0.5).sgd(RECIPES, progress=first).learning_rate == 0.5
+    assert FedAvg().sgd(RECIPES, progress=first) is RECIPES
+
+
+def test_glfcs_authors_do_not_compensate_where_a_client_has_had_no_old_class(given: Given) -> None:
+    current, labels, previous = given.logits, given.batch.labels, given.previous
+    plain = losses.glfc_loss(current, previous, labels, compensate=False)
+    compensated = losses.glfc_loss(current, previous, labels)
+    assert not torch.allclose(plain, compensated)
+    with_old = replace(given.client, met=frozenset({1}))
+    for method, client, want in (
+        (GLFC(), given.client, compensated),
+        (GLFC(variant="glfc"), given.client, plain),
+        (GLFC(variant="glfc"), with_old, compensated),
+    ):
+        torch.testing.assert_close(method.loss(client, given.batch), want)
 
 
 class TestNearestMeanOfExemplars:
@@ -150,12 +258,24 @@ class TestNearestMeanOfExemplars:
         torch.testing.assert_close(extras["class_means"][4], features[2:4].mean(0))
         assert extras["class_means"][[1, 2, 3]].abs().sum() == 0
 
-    def test_no_exemplars_give_no_means_and_the_sigmoids_predict(self) -> None:
+    def test_no_exemplars_give_no_means(self) -> None:
         extras = self.sent(torch.zeros(0, 3, 2, 2), [])
         assert extras["class_counts"].tolist() == [0] * 5
-        assert self.method.gather([extras]) == {}
+        assert self.method.never_predicted(self.method.gather([extras])) == [0, 1, 2, 3, 4]
+        with pytest.raises(RunError, match=r"no class means.*method\.classifier=sigmoid"):
+            self.method.predict(model(), torch.randn(4, 3, 2, 2), {})
+
+    def test_with_sigmoids_nothing_is_sent_and_the_models_scores_predict(self) -> None:
+        method = FedICARL(classifier="sigmoid")
+        assert (method.uploads, method.needs_extras, method.fewest_exemplars) == ((), False, 0)
+        assert method.selects == "herding"
         images = torch.randn(4, 3, 2, 2)
-        assert torch.equal(self.method.predict(model(), images, {}), model()(images))
+        assert torch.equal(method.predict(model(), images, {}), model()(images))
+        assert (self.method.needs_extras, self.method.fewest_exemplars) == (True, 2)
+
+    def test_the_classifier_is_part_of_the_name(self) -> None:
+        names = [m.variant_name for m in (FedICARL(), FedICARL(classifier="sigmoid"), FedICARL(variant="released"))]
+        assert names == ["icarl, nearest mean", "icarl, sigmoids", "released"]
 
     def test_means_of_clients_are_weighted_by_their_counts(self) -> None:
         def extras(value: float, count: int) -> dict[str, Tensor]:
@@ -165,9 +285,16 @@ class TestNearestMeanOfExemplars:
         assert torch.equal(gathered["class_means"][0], torch.full((3,), 3.0))
         assert gathered["class_counts"].tolist() == [6, 4]
 
-    def test_means_that_lack_a_class_are_not_used_at_all(self) -> None:
-        lacking = {"class_means": torch.ones(2, 3), "class_counts": torch.tensor([2, 0])}
-        assert self.method.gather([lacking]) == {}
+    def test_a_class_without_a_mean_is_never_predicted(self) -> None:
+        """Not even where its mean of zeros would be the nearest: 1 from every unit vector, the others 2 away."""
+        means = -torch.eye(5, WIDTH)[[0, 0, 0, 0, 0]]
+        means[3] = 0
+        extras = self.method.gather([{"class_means": means, "class_counts": torch.tensor([2, 2, 2, 0, 2])}])
+        assert self.method.never_predicted(extras) == [3]
+        images = torch.zeros(1, 3, 2, 2)
+        images.flatten(1)[:, 0] = 1.0
+        scores = self.method.predict(model(), images, extras)
+        assert scores[0, 3] < scores[0, [0, 1, 2, 4]].min()
 
     def test_the_nearest_mean_wins(self) -> None:
         means = torch.eye(5, WIDTH)
@@ -191,4 +318,5 @@ def test_only_icarl_declares_uploads_and_insists_on_herding() -> None:
     assert {name for name, method in METHODS.items() if method().selects} == {"fedicarl"}
     assert FedICARL(variant="released").uploads == ()
     assert FedICARL(variant="released").selects is None
+    assert GLFC(variant="glfc").selects == "herding-pycil"
     assert FedICARL(variant="released").teacher == "received"

@@ -92,7 +92,7 @@ def test_everything_can_be_trained_after_growing():
 
 
 def test_a_head_grows_in_its_own_precision():
-    head = GrowingHead(3, 2).double()
+    head = GrowingHead(3, init="linear", learns_bias=True).double()
     head.grow(1, torch.Generator().manual_seed(0))
     assert head.weight.dtype == head.bias.dtype == torch.float64
 
@@ -182,3 +182,39 @@ def test_a_frozen_parameter_is_not_moved():
         section.add_(1)
     assert torch.equal(backbone[1].bias, frozen)
     assert torch.equal(model.weights()["backbone.1.bias"], frozen)
+
+
+def test_kaiming_rows_lie_within_the_square_root_of_three_over_the_width_and_their_bias_is_zero():
+    """torch's own kaiming_uniform_ for a linear layer: 0.2165 for 64 features."""
+    model = IncrementalModel(nn.Flatten(), 64, head_init="kaiming")
+    model.grow_to(500, seed=0)
+    rows = model.head.weight.detach()
+    drawn = nn.init.kaiming_uniform_(torch.empty(500, 64), nonlinearity="linear")
+    bound = math.sqrt(3 / 64)
+    assert drawn.abs().max() <= bound
+    assert 0.99 * bound < rows.abs().max() <= bound
+    assert rows.std().item() == pytest.approx(drawn.std().item(), rel=0.02)
+    assert not model.head.bias.any()
+    assert model.head.bias.requires_grad
+
+
+def test_a_head_without_bias_keeps_it_at_zero_whatever_the_optimizer_does():
+    model = IncrementalModel(nn.Flatten(), 6, head_bias=False)
+    model.grow_to(3, seed=0)
+    before = model.head.weight.detach().clone()
+    with_bias = IncrementalModel(nn.Flatten(), 6)
+    with_bias.grow_to(3, seed=0)
+    assert torch.equal(before, with_bias.head.weight)
+    optimizer = torch.optim.SGD(model.movable, lr=0.5, momentum=0.9, weight_decay=0.1)
+    for _ in range(3):
+        optimizer.zero_grad(set_to_none=False)
+        (model(torch.randn(4, 6)) + 5).square().sum().backward()
+        optimizer.step()
+    assert not torch.equal(model.head.weight, before)
+    assert not model.head.bias.any()
+    other = IncrementalModel(nn.Flatten(), 6, head_bias=False)
+    other.load(model.weights())
+    assert not other.head.bias.requires_grad
+    other.grow_to(5, seed=0)
+    assert not other.head.bias.any()
+    assert torch.equal(other.head.weight[:3], model.head.weight)

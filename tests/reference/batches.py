@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
-# The temperatures of the authors' release, for augmented_distillation.
-RELEASED = {"temperature": 5.0, "student_temperature": 3.0, "mass_temperature": 3.0, "stop_gradient": False}
+# The form of the authors' release, for augmented_distillation.
+RELEASED = {
+    "temperature": 5.0,
+    "student_temperature": 3.0,
+    "mass_temperature": 3.0,
+    "stop_gradient": False,
+    "clip_ratio": True,
+}
 
 checked = settings(max_examples=25, deadline=None, derandomize=True)
 

@@ -90,8 +90,15 @@ def released_target(current: Rows, previous: Rows) -> list[list[float]]:
 
 
 def released_distillation(current: Rows, previous: Rows) -> float:
-    target = released_target(current, previous)
-    return mean([divergence(softmax(student, 3), z) for student, z in zip(current, target, strict=True)])
+    """The release's KL: each ratio p / z is kept above 1e-9 and below 1e3, after small constants were added."""
+    losses = []
+    for student, z in zip(current, released_target(current, previous), strict=True):
+        loss = 0.0
+        for p_j, z_j in zip(softmax(student, 3), z, strict=True):
+            ratio = 1e-8 + p_j / (1e-9 + z_j)
+            loss += p_j * log(min(max(ratio, 1e-9), 1e3))
+        losses.append(loss)
+    return mean(losses)
 
 
 def distillation(current: Rows, previous: Rows, temperature: float) -> float:
@@ -125,11 +132,15 @@ def released_icarl_loss(current: Rows, previous: Rows | None, labels: Sequence[i
     classification = mean([-log(softmax(student, 1)[label]) for student, label in zip(current, labels, strict=True)])
     if previous is None:
         return classification
-    entries = []
-    for student, teacher in zip(current, previous, strict=True):
-        for j in range(len(teacher)):
-            entries.append(cross_entropy(sigmoid(teacher[j]), sigmoid(sigmoid(student[j]))))
-    return classification + mean(entries)
+    loss = classification
+    for y in range(len(previous[0])):
+        loss += mean(
+            [
+                cross_entropy(sigmoid(teacher[y]), sigmoid(sigmoid(student[y])))
+                for student, teacher in zip(current, previous, strict=True)
+            ]
+        )
+    return loss
 
 
 def gradient_compensation_weights(current: Rows, labels: Sequence[int], old_classes: int) -> list[float]:
@@ -166,8 +177,10 @@ def relation_distillation(current: Rows, previous: Rows, labels: Sequence[int]) 
     return mean(entries)
 
 
-def glfc_loss(current: Rows, previous: Rows | None, labels: Sequence[int]) -> float:
+def glfc_loss(current: Rows, previous: Rows | None, labels: Sequence[int], learned_classes: int | None = None) -> float:
+    """learned_classes: how many old classes the client itself has learned, as its authors count them."""
     if previous is None:
         return compensated_loss(current, labels, 0)
-    compensated = compensated_loss(current, labels, len(previous[0]))
+    old_classes = len(previous[0]) if learned_classes is None else learned_classes
+    compensated = compensated_loss(current, labels, old_classes)
     return 0.5 * compensated + 0.5 * relation_distillation(current, previous, labels)

@@ -27,7 +27,7 @@ PHASES = {"clients": 1.5, "aggregate": 0.25, "evaluate": 0.125}
 def events_of(
     *,
     method: str = "fedclass",
-    variant: str = "tuned",
+    variant: str = "paper",
     dataset: str = "synnum",
     sha256: str = "ab" * 32,
     official: bool = True,

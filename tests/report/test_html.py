@@ -132,7 +132,7 @@ def test_the_headline_is_that_of_the_metrics(one):
     ):
         assert f"{name} {summary[key]:.1f} %" in page.text
     assert f"Forgetting {summary['forgetting_fedclass']:.1f} points" in page.text
-    assert "fedclass (tuned) on synnum" in page.text
+    assert "fedclass (paper) on synnum" in page.text
     assert "synnum, 5 classes · tasks {2,3} · 3 clients · 2 rounds per task · seed 0" in page.text
     assert "Time 10.0 s 4 of 4 rounds" in page.text
 
@@ -346,9 +346,9 @@ def test_a_table_on_top_with_mean_and_deviation(several):
             [summary["accuracy_last"] for summary in done],
             [summary["forgetting_fedclass"] for summary in done],
         ]
-        assert row == [f"{method} (tuned)", *(f"{mean(v):.1f} ± {stdev(v):.1f}" for v in columns)]
+        assert row == [f"{method} (paper)", *(f"{mean(v):.1f} ± {stdev(v):.1f}" for v in columns)]
     assert [row[:4] for row in page.table("All runs")[1:]] == [
-        [f"{m}-s{s}", f"{m} (tuned)", str(s), "4/4"] for m in ("fedavg", "fedclass") for s in (0, 1)
+        [f"{m}-s{s}", f"{m} (paper)", str(s), "4/4"] for m in ("fedavg", "fedclass") for s in (0, 1)
     ]
     assert "fedavg and fedclass on synnum" in page.text
 
@@ -356,7 +356,7 @@ def test_a_table_on_top_with_mean_and_deviation(several):
 def test_curves_are_means_over_seeds_beside_each_other(several):
     runs, page = several
     over_rounds, over_tasks = page.tables["accuracy (%)"]
-    assert over_tasks[0] == ["task", "fedavg (tuned)", "fedclass (tuned)"]
+    assert over_tasks[0] == ["task", "fedavg (paper)", "fedclass (paper)"]
     for task in (0, 1):
         means = [
             mean(metrics.accuracy_micro(confusions(runs[method, seed])[task]) for seed in (0, 1))
@@ -364,13 +364,13 @@ def test_curves_are_means_over_seeds_beside_each_other(several):
         ]
         assert over_tasks[task + 1] == [str(task + 1), *percent(means)]
     assert [row[0] for row in over_rounds[1:]] == ["1", "2", "3", "4"]
-    assert "accuracy-matrix-fedavg-tuned" in page.figures
-    assert "confusion-fedclass-tuned" in page.figures
+    assert "accuracy-matrix-fedavg-paper" in page.figures
+    assert "confusion-fedclass-paper" in page.figures
     assert len(set(page.figures)) == len(page.figures) == len(page.labels)
 
 
 def test_a_method_has_its_colour_in_every_report(made, several):
-    assert several[1].looks == {"fedavg (tuned)": "0", "fedclass (tuned)": "1"}
+    assert several[1].looks == {"fedavg (paper)": "0", "fedclass (paper)": "1"}
     others = group([read_history(made(name, method=name)) for name in ("mine:M", "fedwa", "fedclass", "yours:Y")])
     colours = {g.method: plots.PALETTE.index(g.style.colour) for g in others}
     assert (colours["fedwa"], colours["fedclass"]) == (4, 1)
@@ -378,13 +378,13 @@ def test_a_method_has_its_colour_in_every_report(made, several):
 
 
 def test_the_usual_variant_and_a_finished_run_come_first_for_the_methods_colour(made, told):
-    made("all/a", variant="paper")
+    made("all/a", variant="released")
     made("all/b", events=told(seed=1)[:7])
     others = group([read_history(path) for path in find_runs([made("all/c").parent])])
     assert {g.label: g.style.slot for g in others} == {
-        "fedclass (paper)": 5,
-        "fedclass (tuned), unfinished": 6,
-        "fedclass (tuned)": 1,
+        "fedclass (released)": 6,
+        "fedclass (paper), unfinished": 5,
+        "fedclass (paper)": 1,
     }
 
 
@@ -392,7 +392,7 @@ def test_seeds_that_differ_between_methods_are_named(made):
     made("all/a", method="fedavg", seed=0)
     made("all/b", method="fedavg", seed=1)
     folder = made("all/c", seed=1).parent
-    assert "Seeds differ: fedclass (tuned) lacks 0." in page_of(folder).text
+    assert "Seeds differ: fedclass (paper) lacks 0." in page_of(folder).text
     made("all/d", seed=0)
     assert "Seeds differ" not in page_of(folder).text
 
@@ -404,9 +404,9 @@ def test_runs_of_one_method_with_other_settings_are_told_apart(made):
             made(f"sweep/{beta}-{seed}", seed=seed, tasks=(3,), config=recipe.format(seed, beta))
     page = page_of(made("sweep/last", seed=2, tasks=(3,), config=recipe.format(2, 5.0)).parent)
     results = page.table("synnum {3}, seeds 0, 1, 2: mean ± deviation")
-    assert [row[0] for row in results[1:]] == ["fedclass (tuned) beta=1", "fedclass (tuned) beta=5"]
+    assert [row[0] for row in results[1:]] == ["fedclass (paper) beta=1", "fedclass (paper) beta=5"]
     assert page.table("Settings that differ") == [
-        ["key", "fedclass (tuned) beta=1", "fedclass (tuned) beta=5"],
+        ["key", "fedclass (paper) beta=1", "fedclass (paper) beta=5"],
         ["method.beta", "1.0", "5.0"],
     ]
 
@@ -416,9 +416,9 @@ def test_an_unfinished_run_among_others_is_no_part_of_their_means(made, told):
     made("all/b", events=told(seed=1)[:7])
     page = page_of(made("all/c", seed=2).parent)
     results = page.table("synnum {2,3}, seeds 0, 2: mean ± deviation")
-    assert [row[0] for row in results[1:]] == ["fedclass (tuned)"]
+    assert [row[0] for row in results[1:]] == ["fedclass (paper)"]
     assert "b: The run is not finished: 3 of 4 rounds" in page.text
-    assert "fedclass (tuned), unfinished" in page.text
+    assert "fedclass (paper), unfinished" in page.text
 
 
 def test_none_of_several_need_be_finished(made, told):

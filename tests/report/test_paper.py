@@ -7,8 +7,9 @@ import pytest
 
 from fedclass.errors import ConfigError
 from fedclass.experiment.config import load, recipes
-from fedclass.report.paper import Beside, beside_csv, beside_table, find, names, ours
+from fedclass.report.paper import CLAIMS, DIFFERS, Beside, beside_csv, beside_table, claimed, find, names, ours
 from fedclass.report.rows import Label
+from fedclass.runs.layout import flat
 
 METHODS = ["fedavg", "glfc", "fedicarl", "fedwa", "fedclass"]
 
@@ -54,8 +55,15 @@ def test_our_figures_by_the_papers_names(result):
     assert ours(result(), "t3_forgetting") is None
 
 
-def beside(row, *runs, changed=(), variant="standard"):
-    return Beside(Label(row, variant, ()), row, runs, changed)
+def recipe(row, variant, setting="cifar10_2task"):
+    """All keys of the paper's recipe, with this method."""
+    own = [] if variant == "standard" else [f"method.variant={variant}"]
+    return flat(load(setting, own, method=row).to_tables())
+
+
+def beside(row, *runs, changed=(), variant=None, setting="cifar10_2task"):
+    variant = variant or {"fedavg": "standard", "fedclass": "paper"}.get(row, "released")
+    return Beside(Label(row, variant, ()), claimed(row, variant), runs, changed, recipe(row, variant, setting))
 
 
 def test_the_paper_beside_ours(result):
@@ -70,9 +78,11 @@ def test_the_paper_beside_ours(result):
         ("fedavg (standard)", "global", "62.55", "61.5 ± 1.4", "-1.0"),
         ("fedavg (standard)", "forgetting", "41.02", "40.0 ± 0.0", "-1.0"),
     )
-    assert table.rows[6] == ("fedwa (standard)", "global", "61.06", "-", "-")
+    assert table.rows[6] == ("fedwa (released)", "global", "61.06", "-", "-")
     notes = " ".join(table.notes)
     assert "does not state: rounds per task, local epochs, temperature, seeds" in notes
+    assert "fedavg (standard): it replays exemplars" in notes
+    assert "fedwa (released): what the authors' code computes, which is not WA" in notes
     for word in ("REDUCED", "UNOFFICIAL", "†", "drawing"):
         assert word not in notes
 
@@ -91,12 +101,12 @@ def test_what_was_changed_is_told_and_marks_the_table_as_reduced(result):
     reduced, own = "train.rounds=5 (recipe: 20)", "method.beta=8 (recipe: 5)"
     members = [
         beside("fedavg", result("fedavg"), changed=(reduced,)),
-        beside("fedclass", result(official_data=False, dataset="svhn"), changed=(reduced, own), variant="tuned"),
+        beside("fedclass", result(official_data=False, dataset="svhn"), changed=(reduced, own), variant="paper"),
     ]
     table = beside_table(part, members)
     assert table.title.endswith("seed 0, reduced")
     assert f"REDUCED, not the paper's setting: {reduced}." in table.notes
-    assert f"fedclass (tuned) differs from the recipe: {own}." in table.notes
+    assert f"fedclass (paper) differs from the recipe: {own}." in table.notes
     assert "UNOFFICIAL DATA: the files of svhn do not have the published checksums." in table.notes
     table = beside_table(part, [beside("fedclass", result(), changed=(own,))])
     assert "reduced" not in table.title, "a parameter of the method concerns its row alone"
@@ -117,9 +127,43 @@ def test_doubtful_figures_of_the_paper_are_marked(result):
 
 
 def test_a_method_that_the_paper_does_not_have_stands_alone(result):
+    """Proper iCaRL and WA, our own loss, a user's method: no figure of the paper's is theirs."""
     (part,) = find("svhn_2task")
-    table = beside_table(part, [Beside(Label("mine:M", "standard", ()), "mine:M", (result("mine:M"),), ())])
-    assert table.rows[2] == ("mine:M (standard)", "global", "-", "60.0", "-")
+    for method, variant in (("fedicarl", "icarl"), ("fedwa", "wa"), ("fedclass-tuned", "standard")):
+        table = beside_table(part, [beside(method, result(method), variant=variant)])
+        assert table.rows[2] == (f"{method} ({variant})", "global", "not in the paper", "60.0", "-")
+        assert f"{method} ({variant}): not in the paper." in table.notes
+    assert claimed("mine:M", None) is None
+
+
+def test_each_claim_is_of_a_variant_that_exists_and_says_how_it_differs():
+    assert set(CLAIMS) == set(DIFFERS)
+    assert set(CLAIMS.values()) == set(METHODS)
+    for (method, variant), row in CLAIMS.items():
+        own = [] if variant == "standard" else [f"method.variant={variant}"]
+        made = load("cifar10_2task", own, method=method).method
+        assert (made.variant_name, row) == (variant, method)
+
+
+def test_how_a_setting_differs_from_the_paper_is_told(result):
+    (part,) = find("emnist_3task")
+    (note,) = (n for n in beside_table(part, [beside("fedclass", result())]).notes if n.startswith("From the paper"))
+    assert note == (
+        "From the paper, all rows differ in this: 60 rounds a task and 2 local epochs are chosen by us; "
+        "exemplars: random, the paper does not say which; class order: released-by-seed, the paper names none."
+    )
+    table = beside_table(part, [beside("fedclass", result(), variant="released", setting="emnist_3task_released")])
+    (note,) = (n for n in table.notes if n.startswith("From the paper"))
+    for words in (
+        "20 rounds a task and 2 local epochs are chosen by us",
+        "the partition is 'released', the paper's is FedML's",
+        "exemplars: first",
+        "clients count with their exemplars, in the paper with new data only",
+        "images as EMNIST's files have them",
+        "the head begins as in the release",
+    ):
+        assert words in note
+    assert any("theta = 3 is ours" in n for n in beside_table(part, [beside("fedclass")]).notes)
 
 
 def test_csv_is_not_rounded(result):
@@ -135,5 +179,5 @@ def test_csv_is_not_rounded(result):
     assert float(first["deviation"]) == pytest.approx(0.5**0.5)
     assert first["changed"] == "a=1 (recipe: 2)"
     assert first["doubt"].startswith("printed 34.66")
-    assert (last["label"], last["paper"]) == ("fedwa (standard)", "28.51")
+    assert (last["label"], last["paper"]) == ("fedwa (released)", "28.51")
     assert {last[column] for column in ("ours", "deviation", "difference", "official_data")} == {""}, "not run yet"

@@ -123,8 +123,8 @@ def test_known_methods_keep_their_colour_and_no_two_look_the_same():
 
 
 def test_the_usual_variant_has_the_methods_colour_wherever_it_stands():
-    assert [style.slot for style in styles(["fedclass", "fedclass", "fedwa"], [False, True, False])] == [5, 1, 4]
-    assert [style.slot for style in styles(["fedclass", "fedclass"], [False, False])] == [1, 5]
+    assert [style.slot for style in styles(["fedclass", "fedclass", "fedwa"], [False, True, False])] == [6, 1, 4]
+    assert [style.slot for style in styles(["fedclass", "fedclass"], [False, False])] == [1, 6]
     assert {name: method().variant_name for name, method in METHODS.items()} == USUAL
 
 

@@ -23,26 +23,28 @@ def test_parameters_are_shown_where_settings_of_the_method_differ(result):
         result("fedavg"),
         result(config={"method": {"beta": 3.0, "same": 1}}),
         result(config={"method": {"beta": 0.5, "same": 1}}),
-        result(variant="tuned", config={"method": {"beta": 3.0, "same": 1}}),
+        result(variant="released", config={"method": {"beta": 3.0, "same": 1}}),
     ]
     assert names(runs) == [
         "fedavg (paper)",
         "fedclass (paper) beta=3",
         "fedclass (paper) beta=0.5",
-        "fedclass (tuned) beta=3",
+        "fedclass (released) beta=3",
     ]
 
 
 def test_what_the_variant_says_is_not_said_twice(result):
     runs = [
         result(config={"method": {"variant": "paper", "temperature": 3.0, "stop_gradient": True}}),
-        result(variant="tuned", config={"method": {"variant": "tuned", "temperature": 5.0, "stop_gradient": False}}),
+        result(
+            variant="released", config={"method": {"variant": "released", "temperature": 5.0, "stop_gradient": False}}
+        ),
         result("fedwa", config={"method": {"temperature": 2.0}}),
         result("fedwa", config={"method": {"temperature": 4.0}}),
     ]
     assert names(runs) == [
         "fedclass (paper)",
-        "fedclass (tuned)",
+        "fedclass (released)",
         "fedwa (paper) temperature=2",
         "fedwa (paper) temperature=4",
     ]
@@ -77,7 +79,7 @@ KNOWN = [
     Label("fedavg", "standard", ()),
     Label("fedclass", "paper", ()),
     Label("fedclass", "paper, temperature=2.5", ()),
-    Label("fedclass", "tuned", ("beta=8", "train.rounds=2")),
+    Label("fedclass", "released", ("beta=8", "train.rounds=2")),
     Label("mine:Twice", "standard", ()),
 ]
 

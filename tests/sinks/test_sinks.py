@@ -184,7 +184,7 @@ def test_wandb_itself_would_upload_the_run(tmp_path: Path) -> None:
 STARTED = RunStarted(
     version="0.1.0",
     method="fedclass",
-    variant="tuned",
+    variant="paper",
     dataset="synnum",
     dataset_sha256="ab",
     official=True,

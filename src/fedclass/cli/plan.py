@@ -2,12 +2,16 @@
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedclass.cli.run import Overrides, Recipe
 from fedclass.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedclass.data.partition import Index
+    from fedclass.data.stream import Stream
 
 WIDEST = 12  # more columns of single classes do not fit on a terminal
 
@@ -21,21 +25,23 @@ def plan(
 ) -> None:
     """Show who holds how many images of which class in which task, and the memory plan. Nothing is trained.
 
-    Example:  fedclass plan --set partition.alpha=0.1 --picture plan.png
+    Example:  fedclass plan demo --set partition.alpha=0.1 --picture plan.png
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     from fedclass.cli.display import console
+    from fedclass.data.coverage import coverage
     from fedclass.data.memory import planned
     from fedclass.data.partition import save_partition
     from fedclass.experiment.config import load
     from fedclass.experiment.setup import prepare
+    from fedclass.runs.lines import left_out
 
     experiment = load(recipe, overrides or [], seed=seed)
     stream = prepare(experiment).stream
     counts = stream.counts()
-    memory = planned(experiment.memory, counts, stream.task_sizes)
+    memory = planned(experiment.memory, counts, stream.task_sizes, offered=stream.offered)
     starts = [sum(stream.task_sizes[:task]) for task in range(len(stream.task_sizes) + 1)]
     by_class = len(stream.classes) <= WIDEST
 
@@ -63,6 +69,8 @@ def plan(
             cells += [str(n or "·") for n in part] if by_class else [str(part.sum()), str((part > 0).sum())]
         table.add_row(str(client), *cells, str(row.sum()), *(str(n) for n in memory[client, :-1]))
     console.print(table)
+    for part in left_out(coverage(stream)):
+        console.print(part, highlight=False)
     idle = [
         f"{(counts[:, a:b].sum(axis=1) == 0).sum()} in task {t + 1}"
         for t, (a, b) in enumerate(pairwise(starts))
@@ -70,12 +78,16 @@ def plan(
     ]
     if idle:
         console.print(f"clients without new data: {', '.join(idle)}", highlight=False)
+    lacking = (counts[:, -1] == 0).sum()
+    if lacking:
+        console.print(f"clients that lack the last class ({stream.classes[-1]}): {lacking}", highlight=False)
     budget = experiment.memory
-    rule = (
-        f"{budget.per_class} per class"
-        if budget.per_class is not None
-        else f"{budget.per_client} per client, shared evenly among the classes it has met"
-    )
+    if budget.per_class is not None:
+        rule = f"{budget.per_class} per class"
+    elif budget.quota == "floor":
+        rule = f"{budget.per_client} per client, over all classes that have arrived, rounded down"
+    else:
+        rule = f"{budget.per_client} per client, shared evenly among the classes it has met"
     chosen = experiment.method.declare().select or budget.select
     console.print(
         f"memory: {rule}; chosen by {chosen}; {memory[:, -1].sum()} exemplars on all clients at the end",
@@ -85,7 +97,8 @@ def plan(
         from fedclass.report.plots import partition_picture
 
         settings = experiment.partition
-        kind = f"dirichlet {settings.alpha:g}" if settings.kind == "dirichlet" else settings.kind
+        drawn = settings.kind in ("dirichlet", "fedml", "released")
+        kind = f"{settings.kind} {settings.alpha:g}" if drawn else settings.kind
         title = f"{stream.data.name}, {kind}, seed {experiment.seed}"
         try:
             partition_picture(counts, stream.classes, stream.task_sizes, picture, title=title)
@@ -94,7 +107,16 @@ def plan(
         console.print(f"picture: {picture}", highlight=False)
     if save:
         try:
-            save_partition(stream.shares, save, dataset=stream.data.sha256)
+            save_partition(_with_held_out(stream), save, dataset=stream.data.sha256)
         except OSError as error:
             raise ConfigError(f"--save {save}: cannot be written ({error.strerror}); choose another name") from error
         console.print(f'partition: {save}; use it with partition.kind="file" partition.path="{save}"', highlight=False)
+
+
+def _with_held_out(stream: "Stream") -> "list[Index]":
+    """Whose images are which: what validates is drawn again from these by each run that wants it."""
+    import numpy as np
+
+    if not stream.held_out:
+        return stream.shares
+    return [np.sort(np.concatenate(both)) for both in zip(stream.shares, stream.held_out, strict=True)]

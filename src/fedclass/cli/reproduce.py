@@ -1,14 +1,15 @@
 """fedclass reproduce: the paper's figures beside ours."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedclass.cli.compare import Seeds, Workers, carry_out, end, setting
-from fedclass.cli.run import Overrides, Reuse, Sinks, said_when_stopped
+from fedclass.cli.compare import How, Seeds, Workers, carry_out, end, setting
+from fedclass.cli.run import ChangedCode, Overrides, Reuse, Sinks, said_when_stopped
 from fedclass.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,13 +21,41 @@ if TYPE_CHECKING:
 FREE = {"seed", "data.path", "train.device", "evaluation.every"}
 
 
+class System(StrEnum):
+    """Which recipes to run: as the paper describes it, or as its authors' released code does it."""
+
+    paper = "paper"
+    released = "released"
+
+
+# In the order of the paper's tables; what it has no figures for comes last.
+ROWS = {
+    System.paper: "fedavg,glfc,fedicarl:released,fedwa:released,fedclass:paper,fedclass:released,"
+    "fedicarl:icarl,fedwa:wa",
+    System.released: "fedavg,glfc,fedicarl:released,fedwa:released,fedclass:released",
+}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run, the paper's row that it can claim, and the keys in which it differs from the recipe."""
+
+    member: "Member"
+    row: str | None
+    changed: tuple[str, ...]
+
+
 def reproduce(
     name: Annotated[
         str | None, typer.Argument(help="A setting, table or ablation of the paper. Without it, they are listed.")
     ] = None,
     methods: Annotated[
-        str | None, typer.Option(help="As in `fedclass compare`. Default: all that the paper has.")
+        str | None,
+        typer.Option(help="As in `fedclass compare`. Default: all that the paper has, and proper iCaRL and WA."),
     ] = None,
+    system: Annotated[
+        System, typer.Option(help="As the paper describes it, or as its authors' released code would run it.")
+    ] = System.paper,
     seeds: Seeds = "0,1,2",
     overrides: Overrides = None,
     out: Annotated[
@@ -34,9 +63,15 @@ def reproduce(
     ] = Path("runs/reproduce"),
     workers: Workers = None,
     reuse: Reuse = True,
+    changed_code: ChangedCode = False,
     sinks: Sinks = None,
 ) -> None:
     """Run a setting, a table or an ablation of the FedCLASS paper, and show its figures beside ours.
+
+    Each row stands beside the paper's that it can claim: FedICARL and FedWA as its authors' code computes them,
+    FedCLASS by the paper and by that code. Proper iCaRL and WA have rows of their own. --system released takes the
+    recipes *_released, in which all else is as in the authors' code, too. How each row differs from the paper is told
+    below the table.
 
     Whatever --set changes (a part of the data, fewer rounds) is named below the table, which is then marked as reduced;
     give it an --out of its own.
@@ -47,29 +82,32 @@ def reproduce(
     from fedclass.report.formats import markdown
     from fedclass.report.paper import Beside, beside_csv, beside_table, find
     from fedclass.report.rows import labels
-    from fedclass.runs.layout import write_atomically
+    from fedclass.runs.layout import flat, write_atomically
     from fedclass.runs.results import Result
 
     if name is None:
         _list()
         return
     parts = find(name)
-    plans = [_plan(part, methods, seeds, overrides or [], out) for part in parts]
-    members = [member for planned in plans for member, _, _ in planned]
+    plans = [_plan(part, methods, system, seeds, overrides or [], out) for part in parts]
+    members = [planned.member for plan in plans for planned in plan]
     with said_when_stopped(out, "type the same again"):
-        failures = carry_out(members, workers=workers, reuse=reuse, sinks=sinks)
+        failures = carry_out(members, How(workers, reuse, changed_code, sinks or ()))
     failed = {members[number].path for number in failures}
     shown = []
-    for part, planned in zip(parts, plans, strict=True):
-        named = labels(setting(member) for member, _, _ in planned)
+    for part, plan in zip(parts, plans, strict=True):
+        named = labels(setting(planned.member) for planned in plan)
         rows: dict[str, Beside] = {}
-        for member, row, changed in planned:
-            beside = rows.get(member.choice.name) or Beside(named[setting(member)], row, (), changed)
+        for planned in plan:
+            member = planned.member
+            beside = rows.get(member.choice.name) or Beside(
+                named[setting(member)], planned.row, (), planned.changed, flat(member.experiment.to_tables())
+            )
             runs = () if member.path in failed else (Result.read(member.path),)
             rows[member.choice.name] = replace(beside, runs=beside.runs + runs)
         shown.append((part, list(rows.values())))
     tables = [beside_table(part, rows) for part, rows in shown]
-    folder = out / name
+    folder = out / (name + _ending(system))
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "results.md", "\n".join(map(markdown, tables)))
     write_atomically(folder / "results.csv", beside_csv(shown))
@@ -79,42 +117,52 @@ def reproduce(
     end(members, failures)
 
 
+def _ending(system: System) -> str:
+    from fedclass.report.paper import RELEASED
+
+    return RELEASED if system is System.released else ""
+
+
 def _plan(
-    part: "Part", methods: str | None, seeds: str, overrides: Sequence[str], out: Path
-) -> "list[tuple[Member, str, tuple[str, ...]]]":
-    """Each run, with the paper's row that it belongs to and the keys in which it differs from the paper's recipe."""
+    part: "Part", methods: str | None, system: System, seeds: str, overrides: Sequence[str], out: Path
+) -> list[Planned]:
     from fedclass.experiment.config import load
     from fedclass.experiment.grid import plan, read_methods, read_seeds
+    from fedclass.report.paper import claimed
 
-    rows: dict[str, str] = {}
+    recipe = part.setting + _ending(system)
+    usual = ROWS[system] if part.method is None else f"{part.method}:{system}"
+    values: dict[str, str | None] = {}
     choices = []
-    for choice, row in _choices(part, read_methods(methods or part.method or ",".join(part.rows))):
+    for choice, value in _choices(part, recipe, read_methods(methods or usual)):
         choices.append(choice)
-        rows[choice.name] = row
+        values[choice.name] = value
     planned = []
-    for member in plan(part.setting, choices, overrides=overrides, seeds=read_seeds(seeds), root=out / part.setting):
+    for member in plan(recipe, choices, overrides=overrides, seeds=read_seeds(seeds), root=out / recipe):
         choice = member.choice
         own = [word for word in choice.overrides if word.startswith(("method.variant=", f"{part.key}="))]
-        recipe = load(part.setting, own, method=choice.method)
-        planned.append((member, rows[choice.name], _changed(member.experiment, recipe)))
+        changed = _changed(member.experiment, load(recipe, own, method=choice.method))
+        method = member.experiment.method
+        row = claimed(member.experiment.method_name, getattr(method, "variant", None))
+        planned.append(Planned(member, values[choice.name] if row and part.key else row, changed))
     return planned
 
 
-def _choices(part: "Part", entries: "Sequence[Choice]") -> "list[tuple[Choice, str]]":
-    """What to run, and the paper's row for it. The recipe's own value keeps its name: its runs are shared."""
+def _choices(part: "Part", recipe: str, entries: "Sequence[Choice]") -> "list[tuple[Choice, str | None]]":
+    """What to run, and the value in an ablation. The recipe's own value keeps its name: its runs are shared."""
     from fedclass.experiment.config import load
     from fedclass.experiment.grid import Choice
 
     if part.key is None:
-        return [(entry, str(entry.method)) for entry in entries]
-    found = []
+        return [(entry, None) for entry in entries]
+    found: list[tuple[Choice, str | None]] = []
     for entry in entries:
         if entry.method != part.method:
             raise ConfigError(f"--methods {entry.name}: the paper has this ablation for {part.method} only")
-        usual = load(part.setting, entry.overrides, method=entry.method)
+        usual = load(recipe, entry.overrides, method=entry.method)
         for value in part.rows:
             changes = (*entry.overrides, f"{part.key}={value}")
-            same = load(part.setting, changes, method=entry.method) == usual
+            same = load(recipe, changes, method=entry.method) == usual
             name = entry.name if same else f"{entry.name}:{part.key.removeprefix('method.')}={value}"
             found.append((Choice(name, entry.method, changes), value))
     return found
@@ -145,7 +193,11 @@ def _list() -> None:
         recipes = ", ".join(part.setting for part in parts)
         table.add_row(name, recipes, _rows(parts[0]), f"fedclass reproduce {name}")
     console.print(table)
-    console.print("\nIt runs each row with seeds 0, 1, 2 and shows the paper's figures beside ours.", highlight=False)
+    console.print(
+        "\nIt runs each row with seeds 0, 1, 2 and shows the paper's figures beside ours.\n"
+        "--system released: all as in the authors' released code.",
+        highlight=False,
+    )
 
 
 def _rows(part: "Part") -> str:

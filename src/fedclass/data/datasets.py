@@ -25,6 +25,7 @@ DIGITS = tuple("0123456789")
 RECORD = "fetched.json"  # what `download.fetch` took out of an archive whose checksum was right
 
 Status = Literal["ok", "unknown", "wrong", "missing"]
+Orientation = Literal["upright", "raw"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Source:
     files: tuple[File, ...] = ()
     downloads: tuple[Download, ...] = ()
     subfolder: str = ""  # where an unpacked archive has the files
+    transposed: bool = False  # the files have rows and columns exchanged
 
 
 def _idx_files(prefix: str, *checksums: tuple[str, str] | None) -> tuple[File, ...]:
@@ -165,6 +167,7 @@ _SOURCES = (
             ),
         ),
         subfolder="gzip",
+        transposed=True,
     ),
     Source(
         name="mnist",
@@ -279,19 +282,30 @@ def _recorded(source: Source, path: Path) -> str | None:
     return str(files[path.name]) if known and path.name in files else None
 
 
-def load(name: str, *, path: Path | None = None, fraction: float = 1.0, test_fraction: float = 1.0) -> ImageSet:
+def load(
+    name: str,
+    *,
+    path: Path | None = None,
+    fraction: float = 1.0,
+    test_fraction: float = 1.0,
+    orientation: Orientation = "upright",
+) -> ImageSet:
     """A data set in memory.
 
     path: the folder of its files (for "npz": the file); default `cache_folder() / name`.
     fraction, test_fraction: keep this first part of each class, in the order of the files, but at least one image.
+    orientation: "raw" leaves the images of EMNIST as its files have them, with rows and columns exchanged.
 
-    `official` is true if every file has its published checksum; for data that nobody published (synnum, folder, npz)
-    there is nothing to differ from, and it is true.
+    `official` is true if every file has its published checksum. synnum is drawn here, and so it always is what it is
+    called. Of a folder or an npz file nobody published a checksum: None.
     """
     source = find_source(name)
     for key, value in (("data.fraction", fraction), ("data.test_fraction", test_fraction)):
         if not 0 < value <= 1:
             raise ConfigError(f"{key}: must be in (0, 1], got {value}")
+    if orientation == "raw" and not source.transposed:
+        turned = ", ".join(other.name for other in DATASETS.values() if other.transposed)
+        raise ConfigError(f"data.orientation: only {turned} has images to turn, {name} is upright; leave it out")
     if name == "synnum":
         where = data_folder(name, path)
         train, test = (
@@ -301,20 +315,23 @@ def load(name: str, *, path: Path | None = None, fraction: float = 1.0, test_fra
                 ("test", synnum.TEST_PER_CLASS, test_fraction),
             )
         )
-        return ImageSet(name, source.classes, train, test, official=True)
+        return ImageSet(name, source.classes, train, test, official=True, available=source.sizes)
+    official: bool | None
     if source.files:
-        classes, train, test, official = _read_published(source, data_folder(name, path))
+        turn = source.transposed and orientation == "upright"
+        classes, train, test, official = _read_published(source, data_folder(name, path), turn=turn)
     else:
         classes, train, test = _read_own(name, path)
-        official = True
+        official = None
     for kind, split in (("training", train), ("test", test)):
         counts = np.bincount(split.labels, minlength=len(classes))
         if not counts.all():
             raise DataError(f"{name}: class {classes[int(counts.argmin())]!r} has no {kind} image; {advice(source)}")
-    return ImageSet(name, classes, first_part(train, fraction), first_part(test, test_fraction), official)
+    available = len(train), len(test)
+    return ImageSet(name, classes, first_part(train, fraction), first_part(test, test_fraction), official, available)
 
 
-def _read_published(source: Source, where: Path) -> tuple[tuple[str, ...], Split, Split, bool]:
+def _read_published(source: Source, where: Path, *, turn: bool) -> tuple[tuple[str, ...], Split, Split, bool]:
     paths = [locate(source, file, where) for file in source.files]
     missing = [file.name for file, found in zip(source.files, paths, strict=True) if found is None]
     if missing:
@@ -328,9 +345,7 @@ def _read_published(source: Source, where: Path) -> tuple[tuple[str, ...], Split
             train, test = readers.read_svhn(found[0]), readers.read_svhn(found[1])
         else:
             train, test = (
-                readers.read_idx_split(
-                    images, labels, classes=len(source.classes), transposed=source.name == "emnist-balanced"
-                )
+                readers.read_idx_split(images, labels, classes=len(source.classes), transposed=turn)
                 for images, labels in (found[:2], found[2:])
             )
     except DataError as error:

@@ -10,26 +10,36 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedclass.data.paths import absolute
 from fedclass.errors import ConfigError, DataError
 from fedclass.rng import array_generator
 
 Index = NDArray[np.int64]
 
 ATTEMPTS = 100
+RELEASED_SEED = 2023  # of the authors' release, in the only configuration that comes with it
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionSettings:
     """Table [partition]."""
 
-    kind: Annotated[Literal["dirichlet", "iid", "classes", "file"], Field(description="how images are shared out")] = (
-        "dirichlet"
-    )
+    kind: Annotated[
+        Literal["dirichlet", "fedml", "released", "iid", "classes", "file"],
+        Field(description="how images are shared out; fedml: Dirichlet that stops giving to clients with their share"),
+    ] = "dirichlet"
     clients: Annotated[int, Field(ge=1, description="number of clients")] = 20
-    alpha: Annotated[float, Field(gt=0, le=1e9, description="dirichlet: smaller is more uneven")] = 0.5
-    min_size: Annotated[int, Field(ge=0, description="dirichlet: images that every client has at least")] = 10
+    alpha: Annotated[float, Field(gt=0, le=1e9, description="dirichlet, fedml, released: smaller is more uneven")] = 0.5
+    min_size: Annotated[int, Field(ge=0, description="dirichlet, fedml: images that every client has at least")] = 10
     classes: Annotated[int, Field(ge=1, description="classes: how many classes of each task a client holds")] = 2
+    classes_per_task: Annotated[
+        int | list[int],
+        Field(description="classes of each task, drawn per client, that it learns from; it uses no others. 0: all"),
+    ] = 0
     path: Annotated[str, Field(description="file: a partition written by `fedclass plan --save`")] = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", absolute(self.path, where="[partition] path"))
 
 
 def partition(
@@ -43,15 +53,37 @@ def partition(
     images = int((targets >= 0).sum())
     if settings.clients > images:
         raise ConfigError(f"[partition] clients = {settings.clients}, but there are only {images} training images")
+    offered = classes_offered(task_sizes, settings)
     match settings.kind:
-        case "dirichlet":
-            return _dirichlet(targets, settings, seed)
+        case "dirichlet" | "fedml":
+            shares = _dirichlet(targets, settings, seed)
+        case "released":
+            shares = _released(targets, settings, seed)
         case "iid":
-            return _iid(targets, settings, seed)
+            shares = _iid(targets, settings, seed)
         case "classes":
-            return _classes(targets, task_sizes, settings, seed)
+            shares = _classes(targets, task_sizes, settings, seed)
         case "file":
-            return _saved(targets, settings, dataset)
+            shares = _saved(targets, settings, dataset)
+    return shares if offered == task_sizes else _restricted(shares, targets, task_sizes, offered, seed)
+
+
+def classes_offered(task_sizes: tuple[int, ...], settings: PartitionSettings) -> tuple[int, ...]:
+    """Of how many classes of each task a client may have images."""
+    wanted = settings.classes_per_task
+    if not wanted:
+        return task_sizes
+    if settings.kind == "classes":
+        raise ConfigError('[partition] kind = "classes" already chooses classes; leave classes_per_task out')
+    offered = [wanted] * len(task_sizes) if isinstance(wanted, int) else wanted
+    if len(offered) != len(task_sizes):
+        raise ConfigError(f"[partition] classes_per_task: {wanted} is for {len(offered)} tasks, not {len(task_sizes)}")
+    for task, (chosen, size) in enumerate(zip(offered, task_sizes, strict=True)):
+        if not 1 <= chosen <= size:
+            raise ConfigError(
+                f"[partition] classes_per_task = {wanted}: task {task + 1} has {size} classes, so from 1 to {size}"
+            )
+    return tuple(offered)
 
 
 def _members(targets: Index) -> list[Index]:
@@ -65,10 +97,14 @@ def _gathered(pieces: list[list[Index]]) -> list[Index]:
     return [np.sort(np.concatenate(p)) if p else np.empty(0, np.int64) for p in pieces]
 
 
-def _dirichlet(targets: Index, settings: PartitionSettings, seed: int) -> list[Index]:
-    """Each class is cut by its own draw from Dir(alpha, ..., alpha), until every client has `min_size` images."""
+def _check_alpha(settings: PartitionSettings) -> None:
     if not np.isfinite(settings.alpha):
         raise ConfigError(f"[partition] alpha must be a finite number, got {settings.alpha}")
+
+
+def _dirichlet(targets: Index, settings: PartitionSettings, seed: int) -> list[Index]:
+    """Each class is cut by its own draw from Dir(alpha, ..., alpha), until every client has `min_size` images."""
+    _check_alpha(settings)
     clients, members = settings.clients, _members(targets)
     need, have = clients * settings.min_size, sum(map(len, members))
     if need > have:
@@ -76,24 +112,100 @@ def _dirichlet(targets: Index, settings: PartitionSettings, seed: int) -> list[I
             f"[partition] {clients} clients with {settings.min_size} images or more need {need}, there are {have}; "
             "lower clients or min_size, or raise data.fraction"
         )
+    cut = _capped if settings.kind == "fedml" else _uncapped
     best = -1
     for attempt in range(ATTEMPTS):
-        rng = array_generator(seed, "partition", attempt)
-        pieces: list[list[Index]] = [[] for _ in range(clients)]
-        for images in members:
-            shares = rng.dirichlet(np.full(clients, settings.alpha))
-            cuts = np.rint(np.cumsum(shares)[:-1] * len(images)).astype(np.int64)
-            for client, piece in enumerate(np.split(rng.permutation(images), cuts)):
-                if len(piece):
-                    pieces[client].append(piece)
+        pieces = cut(members, settings, array_generator(seed, "partition", attempt))
+        if pieces is None:
+            continue
         smallest = min(sum(map(len, p)) for p in pieces)
         if smallest >= settings.min_size:
             return _gathered(pieces)
         best = max(best, smallest)
+    if best < 0:
+        raise ConfigError(
+            f"[partition] alpha = {settings.alpha}: in each of {ATTEMPTS} draws all of some class went to clients that "
+            "had their share already; raise alpha"
+        )
     raise ConfigError(
         f"[partition] in {ATTEMPTS} draws no Dirichlet partition with alpha = {settings.alpha} gave each of {clients} "
         f"clients {settings.min_size} images (the best gave {best}); raise alpha, or lower clients or min_size"
     )
+
+
+def _uncapped(members: list[Index], settings: PartitionSettings, rng: np.random.Generator) -> list[list[Index]]:
+    pieces: list[list[Index]] = [[] for _ in range(settings.clients)]
+    for images in members:
+        shares = rng.dirichlet(np.full(settings.clients, settings.alpha))
+        cuts = np.rint(np.cumsum(shares)[:-1] * len(images)).astype(np.int64)
+        for client, piece in enumerate(np.split(rng.permutation(images), cuts)):
+            if len(piece):
+                pieces[client].append(piece)
+    return pieces
+
+
+def _capped(members: list[Index], settings: PartitionSettings, rng: np.random.Generator) -> list[list[Index]] | None:
+    """As FedML has it: a client with N / K images of earlier classes gets none of the next ones.
+
+    Classes take their turn in order of arrival, over all tasks at once: FedML counts through the labels, and the
+    authors' release numbers labels by arrival before it shares images out. So it is late tasks that clients lack.
+    Cuts are rounded down; what that leaves over falls to the last client, be it full or not.
+
+    None: all clients with a share of some class were full (possible where a tiny alpha makes shares of zero).
+    """
+    clients = settings.clients
+    even = sum(map(len, members)) / clients
+    held = np.zeros(clients, np.int64)
+    pieces: list[list[Index]] = [[] for _ in range(clients)]
+    for images in members:
+        shares = rng.dirichlet(np.full(clients, settings.alpha)) * (held < even)
+        if not shares.sum() > 0:
+            return None
+        cuts = (np.cumsum(shares / shares.sum()) * len(images)).astype(np.int64)[:-1]
+        for client, piece in enumerate(np.split(rng.permutation(images), cuts)):
+            pieces[client].append(piece)
+            held[client] += len(piece)
+    return pieces
+
+
+def released_generator(seed: int) -> np.random.RandomState:
+    """The generator of the authors' release, as it orders classes and then shares images out.
+
+    Our seed 0 is its seed 2023, our 1 its 2024, and so on.
+    """
+    return np.random.RandomState((RELEASED_SEED + seed) % 2**32)
+
+
+def _released(targets: Index, settings: PartitionSettings, seed: int) -> list[Index]:
+    """As the authors' release has it: each class is cut in file order, cuts rounded down; a client may have nothing."""
+    _check_alpha(settings)
+    members = _members(targets)
+    rng = released_generator(seed)
+    rng.permutation(len(members))  # it draws the order of the classes first
+    pieces: list[list[Index]] = [[] for _ in range(settings.clients)]
+    for images, shares in zip(members, rng.dirichlet([settings.alpha] * settings.clients, len(members)), strict=True):
+        if not np.isfinite(shares).all():
+            raise ConfigError(f'[partition] alpha = {settings.alpha} is too small for kind = "released"; raise it')
+        cuts = (np.cumsum(shares)[:-1] * len(images)).astype(np.int64)
+        for client, piece in enumerate(np.split(images, cuts)):
+            pieces[client].append(piece)
+    return _gathered(pieces)
+
+
+def _restricted(
+    shares: list[Index], targets: Index, task_sizes: tuple[int, ...], offered: tuple[int, ...], seed: int
+) -> list[Index]:
+    """Each client's images of `offered` classes of each task, drawn per client; nobody uses the others."""
+    restricted = []
+    for client, share in enumerate(shares):
+        usable = np.zeros(sum(task_sizes), bool)
+        first = 0
+        for task, (size, chosen) in enumerate(zip(task_sizes, offered, strict=True)):
+            rng = array_generator(seed, "partition", "classes", client, task)
+            usable[first + rng.permutation(size)[:chosen]] = True
+            first += size
+        restricted.append(share[usable[targets[share]]])
+    return restricted
 
 
 def _iid(targets: Index, settings: PartitionSettings, seed: int) -> list[Index]:

@@ -84,7 +84,7 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
 
 
 def read_idx_split(images: Path, labels: Path, *, classes: int, transposed: bool = False) -> Split:
-    """`transposed`: EMNIST keeps each image with rows and columns exchanged."""
+    """`transposed`: the file keeps each image with rows and columns exchanged, as EMNIST does, and they change back."""
     pixels = read_idx(images, dimensions=3)
     if transposed:
         pixels = pixels.transpose(0, 2, 1)

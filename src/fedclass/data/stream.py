@@ -1,7 +1,7 @@
 """Classes arrive in tasks: class order -> tasks -> clients."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import numpy as np
@@ -9,11 +9,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedclass.data.images import ImageSet
-from fedclass.data.partition import Index, PartitionSettings, partition
+from fedclass.data.partition import Index, PartitionSettings, classes_offered, partition, released_generator
 from fedclass.errors import ConfigError, DataError
 from fedclass.rng import array_generator
-
-RELEASED_SEED = 2023  # of the legacy NumPy generator that orders the classes in the authors' release
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,11 +19,14 @@ class StreamSettings:
     """Table [stream]."""
 
     tasks: Annotated[
-        int | list[int] | str, Field(description='classes per task: [5, 5], "5,5", "{17,15,15}", "B0-Inc10"')
-    ] = "{5,5}"
+        int | list[int] | str, Field(description='classes per task: "halves", [5, 5], "5,5", "{17,15,15}", "B0-Inc10"')
+    ] = "halves"
     class_order: Annotated[
-        Literal["natural", "seeded", "released"] | list[int],
-        Field(description='order of arrival: "natural", "seeded", "released", or a list of labels'),
+        Literal["natural", "seeded", "released", "released-by-seed"] | list[int],
+        Field(
+            description='order of arrival: "natural" or "released", the same for all seeds; "seeded" or '
+            '"released-by-seed" (seed 0 has the released one), another for each; or a list of labels'
+        ),
     ] = "natural"
 
 
@@ -34,6 +35,8 @@ class Stream:
     """A data set cut into tasks and clients. From here on, classes are numbered in order of arrival.
 
     targets, test_targets: (N,) such numbers, -1 for classes that never arrive.  shares: the images of each client.
+    offered: how many classes of each task a client may have images of.
+    held_out: training images of each client that validate and are in no share; [] if there are none.
     """
 
     data: ImageSet
@@ -42,6 +45,8 @@ class Stream:
     targets: Index
     test_targets: Index
     shares: list[Index]
+    offered: tuple[int, ...]
+    held_out: list[Index] = field(default_factory=list)
 
     @property
     def clients(self) -> int:
@@ -76,10 +81,11 @@ def build_stream(data: ImageSet, stream: StreamSettings, shares: PartitionSettin
         if len(missing):
             raise DataError(f"{data.name}: no {split} image of class {names[missing[0]]!r}, which is in the stream")
     held = partition(targets, sizes, shares, seed=seed, dataset=data.sha256)
-    made = Stream(data, names, sizes, targets, test_targets, held)
+    made = Stream(data, names, sizes, targets, test_targets, held, classes_offered(sizes, shares))
     unheld = np.flatnonzero(made.counts().sum(axis=0) == 0)
     if len(unheld):
-        raise DataError(f"[partition] no client holds an image of class {names[unheld[0]]!r}; check partition.path")
+        advice = "check partition.path" if shares.kind == "file" else "raise partition.classes_per_task or clients"
+        raise DataError(f"[partition] no client holds an image of class {names[unheld[0]]!r}; {advice}")
     return made
 
 
@@ -93,7 +99,8 @@ def _order_and_sizes(stream: StreamSettings, classes: int, seed: int) -> tuple[l
     elif stream.class_order == "seeded":
         order = array_generator(seed, "class order").permutation(classes).tolist()
     else:
-        order = np.random.RandomState(RELEASED_SEED).permutation(classes).tolist()
+        own = seed if stream.class_order == "released-by-seed" else 0
+        order = released_generator(own).permutation(classes).tolist()
     sizes = task_sizes(stream.tasks, len(order))
     if sum(sizes) != len(order):
         raise ConfigError(
@@ -104,8 +111,13 @@ def _order_and_sizes(stream: StreamSettings, classes: int, seed: int) -> tuple[l
 
 
 def task_sizes(tasks: int | list[int] | str, classes: int) -> tuple[int, ...]:
-    """[5, 5], "5,5", "{5,5}", or "B50-Inc10": fifty classes first, then ten at a time (B0: ten from the start)."""
+    """[5, 5], "5,5", "{5,5}", or "B50-Inc10": fifty classes first, then ten at a time (B0: ten from the start).
+
+    "halves": two tasks; of an odd number of classes the first has one more, and a single class is a single task.
+    """
     if isinstance(tasks, str):
+        if tasks.strip() == "halves":
+            return tuple(size for size in (classes - classes // 2, classes // 2) if size)
         base_and_step = re.fullmatch(r"B(\d+)-?Inc(\d+)", tasks.strip(), re.IGNORECASE)
         if base_and_step:
             base, step = map(int, base_and_step.groups())

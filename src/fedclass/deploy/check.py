@@ -11,7 +11,6 @@ import torch
 from fedclass.deploy.settings import FILE_NAME, SiteSettings
 from fedclass.errors import ClientError, ConfigError
 from fedclass.experiment.config import Experiment, experiment
-from fedclass.models.build import build_model
 from fedclass.models.incremental import IncrementalModel
 from fedclass.models.weights import flaw
 from fedclass.wire import Job, Phase, Plan, Weights, sha256
@@ -130,7 +129,7 @@ def _experiment(recipe: Mapping[str, Any], settings: SiteSettings) -> Experiment
 
 def _builder(made: Experiment, image: tuple[int, int, int]) -> Callable[[], IncrementalModel]:
     def build() -> IncrementalModel:
-        return build_model(made.model.name, norm=made.model.norm, image_size=image[:2], seed=made.seed)
+        return made.build(image[:2])
 
     return build
 

@@ -84,7 +84,7 @@ class SitesCourse:
         assert self.image is not None
         known, classes = self.known, tuple(self.known.classes)
         none = Split(np.empty((0, *self.image), np.uint8), np.empty(0, np.int64))
-        data = ImageSet("sites", (), none, none, official=True)
+        data = ImageSet("sites", (), none, none, official=None)
         test_targets = np.empty(0, np.int64)
         if self.test is not None:
             data = replace(self.test, train=none)
@@ -92,7 +92,8 @@ class SitesCourse:
             of_label = np.array([number.get(name, -1) for name in self.test.classes], np.int64)
             test_targets = of_label[self.test.test.labels]
         shares = [np.empty(0, np.int64) for _ in known.sites]
-        stream = Stream(data, classes, tuple(known.sizes), none.labels, test_targets, shares)
+        sizes = tuple(known.sizes)
+        stream = Stream(data, classes, sizes, none.labels, test_targets, shares, offered=sizes)
         return Setup(self.experiment, stream)
 
     def begin(self, task: int, tell: Tell) -> Setup | None:

@@ -40,8 +40,9 @@ class State:
     """A run between two rounds: all that the rest of it depends on. Tasks and rounds count from 0.
 
     weights: the global model, in the middle of a task.  last: the one that the task before left behind.  method: the
-    method's own state.  reached: the clients that have been sent `last` as their teacher.  before_task: the totals when
-    the task began.  registry: what the course has found out.
+    method's own state; optimizer: that of the server's optimizer.  reached: the clients that have been sent `last` as
+    their teacher.  before_task: the totals when the task began.  registry: what the course has found out.  validations:
+    as confusions, on validation images.
     """
 
     task: int = 0
@@ -49,11 +50,13 @@ class State:
     weights: Weights | None = None
     last: Weights | None = None
     method: Tensors = field(default_factory=dict)
+    optimizer: Tensors = field(default_factory=dict)
     confusions: Sequence[NDArray[np.int64]] = ()
     reached: frozenset[int] = frozenset()
     totals: Totals = field(default_factory=Totals)
     before_task: Totals = field(default_factory=Totals)
     registry: Mapping[str, Any] = field(default_factory=dict)
+    validations: Sequence[NDArray[np.int64]] = ()
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class Checkpoints:
                 "models": self._write("models", _models_to_tensors(state), copy),
             },
             "confusions": [counts.tolist() for counts in state.confusions],
+            "validations": [counts.tolist() for counts in state.validations],
             "reached": sorted(state.reached),
             "totals": asdict(state.totals),
             "before_task": asdict(state.before_task),
@@ -135,11 +139,13 @@ class Checkpoints:
             weights=_part(models, "weights") or None,
             last=_part(models, "last") or None,
             method=_part(models, "method"),
+            optimizer=_part(models, "optimizer"),
             confusions=[np.array(counts, np.int64) for counts in content["confusions"]],
             reached=frozenset(content["reached"]),
             totals=Totals(**content["totals"]),
             before_task=Totals(**content["before_task"]),
             registry=content.get("registry", {}),  # older ones have none
+            validations=[np.array(counts, np.int64) for counts in content.get("validations", [])],
         )
         return Checkpoint(state, _clients_from_tensors(clients), content["events"], content["made_with"])
 
@@ -187,7 +193,12 @@ def _digest(content: bytes) -> str:
 
 
 def _models_to_tensors(state: State) -> dict[str, Tensor]:
-    parts: dict[str, Tensors] = {"weights": state.weights or {}, "last": state.last or {}, "method": state.method}
+    parts: dict[str, Tensors] = {
+        "weights": state.weights or {},
+        "last": state.last or {},
+        "method": state.method,
+        "optimizer": state.optimizer,
+    }
     return {f"{part}/{name}": plain(t) for part, tensors in parts.items() for name, t in tensors.items()}
 
 

@@ -1,6 +1,7 @@
 """A recipe: TOML in, a frozen Experiment out, every mistake found before anything starts."""
 
 import difflib
+import inspect
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -12,14 +13,19 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import Field, TypeAdapter, ValidationError
 
+from fedclass.data.datasets import Orientation
 from fedclass.data.memory import MemorySettings
 from fedclass.data.partition import PartitionSettings
+from fedclass.data.paths import absolute
 from fedclass.data.stream import StreamSettings
 from fedclass.errors import ConfigError
 from fedclass.federation.client import TrainSettings
+from fedclass.federation.server_optimizer import ServerSettings
 from fedclass.methods import METHODS, Method
 from fedclass.methods.base import parameters
-from fedclass.models.build import imported
+from fedclass.methods.declare import check_declared
+from fedclass.models.build import build_model, imported
+from fedclass.models.incremental import HeadInit, IncrementalModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +36,15 @@ class DataSettings:
     path: Annotated[str, Field(description="where its files are; empty: the cache folder")] = ""
     fraction: Annotated[float, Field(gt=0, le=1, description="first part of each class to train on")] = 1.0
     test_fraction: Annotated[float, Field(gt=0, le=1, description="first part of each class to test on")] = 1.0
+    orientation: Annotated[
+        Orientation, Field(description='EMNIST: "upright", or "raw" as in its files, rows and columns exchanged')
+    ] = "upright"
+    validation: Annotated[
+        float, Field(ge=0, lt=1, description="share of each client's training images to choose by, not to train on")
+    ] = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", absolute(self.path, where="[data] path"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +53,9 @@ class ModelSettings:
 
     name: Annotated[str, Field(description="resnet8, resnet20, resnet32, or package.module:build")] = "resnet8"
     norm: Annotated[Literal["batch", "group"], Field(description="normalisation of the ResNets")] = "batch"
+    head_init: Annotated[
+        HeadInit, Field(description="how new classes begin; kaiming: as in the FedCLASS authors' code")
+    ] = "linear"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +76,25 @@ class Experiment:
     memory: MemorySettings = field(default_factory=MemorySettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     method_name: str = "fedclass"
     method: Method = field(default_factory=METHODS["fedclass"])
+
+    def __post_init__(self) -> None:
+        check_parameters(type(self.method), where=f"method: {self.method_name!r}")
+        check_declared(self.method.declare(), where=f"method: {self.method_name!r}")
+
+    def build(self, image_size: tuple[int, int]) -> IncrementalModel:
+        """The model, with no classes yet. image_size: height and width."""
+        return build_model(
+            self.model.name,
+            norm=self.model.norm,
+            image_size=image_size,
+            seed=self.seed,
+            head_init=self.model.head_init,
+            head_bias=self.method.declare().head_bias,
+        )
 
     def to_tables(self) -> dict[str, Any]:
         """The whole recipe, defaults included; reading it back gives an equal experiment."""
@@ -80,6 +114,7 @@ SECTIONS: dict[str, type[Any]] = {
     "memory": MemorySettings,
     "model": ModelSettings,
     "train": TrainSettings,
+    "server": ServerSettings,
     "evaluation": EvaluationSettings,
 }
 
@@ -93,7 +128,10 @@ def load(
     method: str | None = None,
     seed: int | None = None,
 ) -> Experiment:
-    """The experiment of a recipe (a file, the name of a recipe that comes along, or None for the embedded default)."""
+    """The experiment of a recipe: a file, or the name of one that comes along. None: every key has its default.
+
+    Relative paths in a recipe are relative to its file; in overrides, to the current folder.
+    """
     where, table = read_recipe(recipe)
     given = table.get("method", {})
     if method is not None and not (isinstance(given, dict) and given.get("name", "fedclass") == method):
@@ -112,17 +150,27 @@ def recipes() -> dict[str, Path]:
 
 
 def read_recipe(recipe: str | None) -> tuple[str, Table]:
-    known = recipes()
-    path = known["default"] if recipe is None else Path(recipe)
+    """Its name and its tables, with whole paths."""
+    if recipe is None:
+        return "settings", {}
+    known, path = recipes(), Path(recipe)
     if recipe in known and not path.is_file():
         path = known[recipe]
     try:
-        return path.name, tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        hint = _suggestion(str(recipe), known) or f"recipes that come along: {', '.join(known)}"
+        hint = _suggestion(recipe, known) or f"recipes that come along: {', '.join(known)}"
+        if recipe == "default":  # its former name
+            hint = "the demonstration's is called demo; without a recipe, every key has its default"
         raise ConfigError(f"{recipe}: cannot read the recipe ({error.strerror}); {hint}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a TOML file: {error}") from error
+    for section in ("data", "partition"):
+        inner = table.get(section)
+        if isinstance(inner, dict) and isinstance(inner.get("path"), str):
+            where = f"{path.name} [{section}] path"
+            inner["path"] = absolute(inner["path"], where=where, base=path.resolve().parent)
+    return path.name, table
 
 
 def experiment(table: Mapping[str, Any], *, where: str = "recipe") -> Experiment:
@@ -153,11 +201,38 @@ def find_method(name: str) -> type[Method]:
         found = imported(name, where="method")
         if not (isinstance(found, type) and issubclass(found, Method) and is_dataclass(found)):
             raise ConfigError(f"method: {name!r} must be a dataclass that derives from fedclass.FedAvg or fedclass.Method")
+        check_parameters(found, where=f"method: {name!r}")
         return found
     if name not in METHODS:
         hint = _suggestion(str(name), METHODS) or "your own: package.module:Class"
         raise ConfigError(f"method: unknown method {name!r}; known are {', '.join(METHODS)}; {hint}")
     return METHODS[name]
+
+
+def check_parameters(kind: type[Method], *, where: str) -> None:
+    """Refuse parameters that would be lost: of classes without @dataclass, without annotation, or called `name`."""
+    if any(f.name == "name" for f in fields(kind)):
+        raise ConfigError(f"{where}: a parameter must not be called 'name': that is the method's own; rename it")
+    for one in kind.__mro__:
+        if not issubclass(one, Method) or one is Method:
+            continue
+        annotated = {name: hint for name, hint in inspect.get_annotations(one).items() if "ClassVar" not in str(hint)}
+        decorated = "__dataclass_fields__" in vars(one)
+        lost = list(annotated) if not decorated else []
+        if not decorated and "__init__" in vars(one):
+            lost += list(inspect.signature(one.__init__).parameters)[1:]
+        if lost:
+            raise ConfigError(
+                f"{where}: {one.__name__} has parameters ({', '.join(dict.fromkeys(lost))}) that would be lost; write "
+                "@dataclass(frozen=True, kw_only=True) above the class, and each as `name: type = default` in it"
+            )
+        inherited = {f.name for parent in one.__mro__[1:] if is_dataclass(parent) for f in fields(parent)}
+        bare = [name for name in vars(one) if name in inherited and name not in annotated]
+        if bare:
+            raise ConfigError(
+                f"{where}: {one.__name__}.{bare[0]} has no type, so that the inherited default would count; write "
+                f"`{bare[0]}: type = default`"
+            )
 
 
 def read_table(kind: type[Any], table: object, where: str) -> Any:

@@ -15,25 +15,29 @@ from safetensors.torch import save
 
 import fedclass
 from fedclass import metrics
-from fedclass.data.memory import planned
+from fedclass.data.coverage import coverage
+from fedclass.data.memory import HERDING, planned
+from fedclass.data.validation import as_test
 from fedclass.engines.base import Engine
 from fedclass.errors import RoundError, RunError
 from fedclass.experiment.checkpoint import Checkpoints, State, Totals
 from fedclass.experiment.course import Course, StreamCourse
 from fedclass.experiment.machine import fingerprint
-from fedclass.experiment.resume import changes, circumstances, last_whole
+from fedclass.experiment.resume import PLACES, changes, circumstances, differences, last_whole
 from fedclass.experiment.reuse import TaskStore
 from fedclass.experiment.setup import Setup
+from fedclass.experiment.sources import Parts, check_code, listed, sources
 from fedclass.experiment.trained import EXTRAS, describe
 from fedclass.federation.client import chosen_device
 from fedclass.federation.evaluate import confusion
+from fedclass.federation import server_optimizer
 from fedclass.federation.server import Missing, sample, usable
 from fedclass.federation.store import MemoryStore
 from fedclass.methods.base import ServerContext
 from fedclass.methods.declare import Sizes, grown, misfit
 from fedclass.models.incremental import IncrementalModel
 from fedclass.models.weights import plain, weighted_mean
-from fedclass.rng import generator
+from fedclass.rng import generator, seed_streams, streams_restored
 from fedclass.runs.events import (
     Event,
     EventLog,
@@ -66,24 +70,38 @@ def run(
     done: TaskStore | None = None,
     course: Course | None = None,
     writing: Writing | None = None,
+    changed_code: bool = False,
 ) -> dict[str, Any]:
     """Carry out an experiment and return its summary; go on from the last checkpoint if the directory has one.
 
     store: where the engine keeps clients' states, if it is here; they are then part of the checkpoints.  done: tasks
     that runs with the same beginning have left, to be taken instead of being learned again.  course: which classes come
     when; by default as the setup's stream says.  writing: goes around whatever is written, if the caller holds the run.
+    changed_code: go on even if code has changed since; the summary then says so.
     """
     again = f"type: fedclass run --resume {directory.root}" if writing is None else "start the server's run again"
     try:
         hold = directory.locked() if writing is None else contextlib.nullcontext(writing)
-        with hold as writing, one_thread():
-            made_with, known = circumstances(setup), Checkpoints(directory.checkpoints)
+        with hold as writing, one_thread(), streams_restored():
+            made_with, known, code = circumstances(setup), Checkpoints(directory.checkpoints), sources(setup)
             found, damage = None, list[str]()
             if directory.config.exists():
                 found, damage = last_whole(known, directory, made_with)
-            else:
-                with writing():
+            parts, changed = Parts(), list[str]()
+            if found is not None:
+                parts, changed = Parts.read(directory), check_code(directory, code, changed_code=changed_code)
+            with writing():
+                if found is None or differences(found.made_with["config"], made_with["config"], PLACES):
                     write_atomically(directory.config, setup.experiment.to_toml())
+                if not parts.known or changed or parts.known[-1].machine != code.machine:
+                    parts = parts.went_on(code, changed)
+                    parts.write(directory)
+            if changed:
+                damage.append(f"goes on by other code than before: {listed(changed)}")
+            if done is not None and code.doubts:
+                damage.append(f"no task is taken from, or kept for, other runs: {listed(code.doubts)}")
+            if code.doubts or len(parts.known) > 1:  # whoever begins anew would not get the same
+                done = None
             with EventLog(directory.events, length=found.events if found else 0) as log:
 
                 def tell(event: Event) -> None:
@@ -105,7 +123,8 @@ def run(
                         store.restore(found.clients)
                 for message in damage:
                     tell(Warned(message=message))
-                run = Run(setup, engine, directory, tell, keep, store, done, course or StreamCourse(setup), writing)
+                course = course or StreamCourse(setup)
+                run = Run(setup, engine, directory, tell, keep, store, done, course, writing, parts)
                 return run.carry_out(found.state if found else None)
     except OSError as error:
         raise RunError(f"{directory.root}: cannot go on ({error}); once that is mended, {again}") from error
@@ -136,9 +155,10 @@ class Run:
         done: TaskStore | None,
         course: Course,
         writing: Writing,
+        parts: Parts,
     ) -> None:
         self.setup, self.engine, self.directory, self.tell, self.keep = setup, engine, directory, tell, keep
-        self.store, self.done, self.course, self.writing = store, done, course, writing
+        self.store, self.done, self.course, self.writing, self.parts = store, done, course, writing, parts
         self.experiment, self.stream, self.method = setup.experiment, setup.stream, setup.experiment.method
         self.declared = self.method.declare()
         self.model = setup.build().to(chosen_device(self.experiment.train.device))
@@ -166,6 +186,10 @@ class Run:
             write_atomically(self.directory.summary, json.dumps(summary, indent=1) + "\n")
         return summary
 
+    def _seed(self, hook: str, *where: int) -> None:
+        """Before the user's code runs here."""
+        seed_streams(self.experiment.seed, "user code", "server", hook, *where)
+
     def _seconds(self) -> float:
         """Since the run began, without the time it was stopped."""
         return time.perf_counter() - self.began
@@ -183,7 +207,7 @@ class Run:
         """The longest beginning that an earlier run has left behind."""
         if self.done is None or self.store is None:
             return None
-        found, problems = self.done.longest(self.setup)
+        found, problems = self.done.longest(self.setup, self.parts.known[-1])
         for message in problems:
             self.tell(Warned(message=message))
         if found is None:
@@ -198,6 +222,7 @@ class Run:
 
     def _announce(self) -> None:
         data, e, counts = self.stream.data, self.experiment, self.stream.counts()
+        exemplars = planned(e.memory, counts, self.stream.task_sizes, offered=self.stream.offered)
         self.tell(
             RunStarted(
                 version=fedclass.__version__,
@@ -209,14 +234,15 @@ class Run:
                 tasks=list(self.stream.task_sizes),
                 classes=list(self.stream.classes),
                 counts=counts.tolist(),
-                exemplars=planned(e.memory, counts, self.stream.task_sizes).sum(axis=0).tolist(),
+                exemplars=exemplars.sum(axis=0).tolist(),
                 rounds=e.train.rounds,
                 seed=e.seed,
                 engine=self.engine.name,
                 machine=fingerprint(),
+                **coverage(self.stream),
             )
         )
-        if not data.official:
+        if data.official is False:
             message = (
                 f"{data.name}: the files do not have the published checksums; these are not results on {data.name}"
             )
@@ -224,43 +250,25 @@ class Run:
 
     def _task(self, state: State) -> State:
         """Learn a task, or the rest of it, and return the state in which the next one begins."""
-        task, teacher = state.task, state.last
-        if state.weights is None:
-            if self.course.registry != state.registry:
-                state = self._kept(state)  # what was found out now stays so, whatever happens in the first round
-            if teacher is not None:
-                self.model.load(teacher)
-            before = self.model.classes
-            self.model.grow_to(self.stream.classes_until(task), seed=self.experiment.seed)
-            own = grown(state.method, self.declared.server, self.model, before)
-            if task == 0:
-                own = self._own("start", self.method.start(self._server(task, 0, self.model.weights(), own)))
-            state = replace(state, method=own, before_task=replace(self.totals, seconds=self._seconds()))
-            learners = self.course.learners(task, self.tell)
-            self.tell(TaskStarted(task=task, new_classes=self._new_classes(task), clients=len(learners)))
-        else:
-            self.model.load(state.weights)
-        weights: Weights = self.model.weights()
-        own, reached = state.method, set(state.reached)
-        for round in range(state.round, self.experiment.train.rounds):
-            weights, own = self._round(task, round, weights, own, teacher, reached)
-            state = self._kept(
-                replace(state, round=round + 1, weights=weights, method=own, reached=frozenset(reached))
-            )
+        task = state.task
+        state = self._begun(state) if state.weights is None else state
+        assert state.weights is not None
+        self.model.load(state.weights)
+        while state.round < self.experiment.train.rounds:
+            state = self._kept(self._round(state))
         phases: dict[str, float] = {}
         with spent(phases, "clients"):
-            rounds = self.experiment.train.rounds
-            weights, own = self.method.end_rounds(self._server(task, rounds, weights, own))
-            own = self._own("end_rounds", own)
-            weights, own, exemplars = self._close(task, weights, own)
+            weights, own, exemplars = self._close(state)
         with spent(phases, "evaluate"):
             counts, at_sites = self._evaluate(task, weights, own, must=True)
+            validation = self._validate(weights, own)
         assert counts is not None  # they were waited for
         self.tell(
             TaskFinished(
                 task=task,
                 confusion=counts.tolist(),
                 at_sites=None if at_sites is None else at_sites.tolist(),
+                validation=None if validation is None else validation.tolist(),
                 exemplars=exemplars,
                 bytes_up=self.totals.bytes_up - state.before_task.bytes_up,
                 bytes_down=self.totals.bytes_down - state.before_task.bytes_down,
@@ -268,37 +276,58 @@ class Run:
                 phases=phases,
             )
         )
-        finished = State(task=task + 1, last=weights, method=own, confusions=[*state.confusions, counts])
+        finished = State(
+            task=task + 1,
+            last=weights,
+            method=own,
+            optimizer=state.optimizer,
+            confusions=[*state.confusions, counts],
+            validations=state.validations if validation is None else [*state.validations, validation],
+        )
         finished = self._kept(finished)
         if self.done is not None and self.store is not None:
             try:
-                self.done.add(self.setup, finished, self.store.states, self.directory.events)
+                self.done.add(self.setup, self.parts.known[-1], finished, self.store.states, self.directory.events)
             except OSError as error:  # a full disk, or a folder that others own: this run does not need it
                 message = f"task {task + 1} cannot be kept for later runs ({error}); --no-reuse does not try to"
                 self.tell(Warned(message=message))
         return finished
 
+    def _begun(self, state: State) -> State:
+        """The state in which a task's first round begins: the head has grown, and with it what is as large."""
+        if self.course.registry != state.registry:
+            state = self._kept(state)  # what was found out now stays so, whatever happens in the first round
+        task = state.task
+        if state.last is not None:
+            self.model.load(state.last)
+        before = self.model.classes
+        self.model.grow_to(self.stream.classes_until(task), seed=self.experiment.seed)
+        own = grown(state.method, self.declared.server, self.model, before)
+        moments = grown(state.optimizer, self.experiment.server.declare(), self.model, before)
+        weights = self.model.weights()
+        if task == 0:
+            self._seed("start", task)
+            own = self._own("start", self.method.start(self._server(task, 0, weights, own)))
+        learners = self.course.learners(task, self.tell)
+        self.tell(TaskStarted(task=task, new_classes=self._new_classes(task), clients=len(learners)))
+        totals = replace(self.totals, seconds=self._seconds())
+        return replace(state, weights=weights, method=own, optimizer=moments, before_task=totals)
+
     def _new_classes(self, task: int) -> list[str]:
         until = self.stream.classes_until(task)
         return list(self.stream.classes[until - self.stream.task_sizes[task] : until])
 
-    def _round(
-        self,
-        task: int,
-        round: int,
-        weights: Weights,
-        own: Tensors,
-        teacher: Weights | None,
-        reached: set[int],
-    ) -> tuple[Weights, Tensors]:
+    def _round(self, state: State) -> State:
         began, train = time.perf_counter(), self.experiment.train
+        task, round, weights, reached = state.task, state.round, state.weights, set(state.reached)
+        assert weights is not None
         phases = {"clients": 0.0, "checkpoint": self.checkpoint_seconds}
         clients = self.course.learners(task, self.tell)
         asked = sample(clients, participation=train.participation, seed=self.experiment.seed, task=task, round=round)
-        sent = teacher if self.declared.teacher == "previous task" else None
-        broadcast = self._broadcast(self.declared.broadcast, own)
-        jobs = [Job(client, task, round, "train", weights, sent, broadcast) for client in asked]
-        down = len(jobs) * (nbytes(weights) + nbytes(broadcast)) + len(set(asked) - reached) * nbytes(sent or {})
+        teacher = state.last if self.declared.teacher == "previous task" else None
+        broadcast = self._broadcast(self.declared.broadcast, state.method)
+        jobs = [Job(client, task, round, "train", weights, teacher, broadcast) for client in asked]
+        down = len(jobs) * (nbytes(weights) + nbytes(broadcast)) + len(set(asked) - reached) * nbytes(teacher or {})
         reached.update(asked)
         used: list[Update] = []
 
@@ -306,14 +335,20 @@ class Run:
             """Hands on one update at a time, so that only their sum is ever in memory; keeps what the event needs."""
             for update in timed(self._usable(jobs), phases, "clients"):
                 used.append(Update(update.client, task, round, {}, update.examples, update.metrics))
+                self._seed("aggregate", task, round, len(used))  # whatever clients and listeners have drawn here
                 yield update
+            self._seed("aggregate", task, round, len(used) + 1)
 
         up = self.totals.bytes_up
         updates = received()
         first = next(updates, None)  # none at all could not be averaged
-        server = self._server(task, round, weights, own)
-        new_weights, own = (weights, own) if first is None else self.method.aggregate(server, chain([first], updates))
-        own = self._own("aggregate", own)
+        new_weights, own, moments = weights, state.method, state.optimizer
+        if first is not None:
+            server = self._server(task, round, weights, own)
+            new_weights, own = self.method.aggregate(server, chain([first], updates))
+            own = self._own("aggregate", own)
+            settings = self.experiment.server
+            new_weights, moments = server_optimizer.step(settings, self.model, weights, new_weights, moments)
         phases["aggregate"] = time.perf_counter() - began - phases["clients"]
         if len(used) < train.min_updates:
             raise RoundError(
@@ -327,10 +362,12 @@ class Run:
         losses = [update.metrics["loss"] for update in used]
         last = round == train.rounds - 1  # the end of the task tests it anyway
         every = self.experiment.evaluation.every
-        counts = None
-        if every and not last and (round + 1) % every == 0:
+        counts = validation = None
+        if every and not last and (round + 1) % every == 0 and not self.declared.predicts_with:
             with spent(phases, "evaluate"):
-                counts, _ = self._evaluate(task, new_weights, own, must=False)
+                validation = self._validate(new_weights, own)
+                if validation is None:  # who holds out images to choose by sees test figures at the end of tasks only
+                    counts, _ = self._evaluate(task, new_weights, own, must=False)
         self.tell(
             RoundFinished(
                 task=task,
@@ -345,9 +382,13 @@ class Run:
                 correct=None if counts is None else counts.diagonal().tolist(),
                 tested=None if counts is None else counts.sum(axis=1).tolist(),
                 phases=phases,
+                validation_correct=None if validation is None else validation.diagonal().tolist(),
+                validation_tested=None if validation is None else validation.sum(axis=1).tolist(),
             )
         )
-        return new_weights, own
+        return replace(
+            state, round=round + 1, weights=new_weights, method=own, optimizer=moments, reached=frozenset(reached)
+        )
 
     # The method's own state.
 
@@ -407,16 +448,34 @@ class Run:
 
         return usable(received(), jobs, self.method, Sizes.of(self.model), reject)
 
-    def _close(self, task: int, weights: Weights, own: Tensors) -> tuple[Weights, Tensors, int]:
+    def _close(self, state: State) -> tuple[Weights, Tensors, int]:
         """Let every client choose its exemplars and report to the method, which has the last word on the model."""
-        rounds = self.experiment.train.rounds
+        task, rounds, weights = state.task, self.experiment.train.rounds, state.weights
+        assert weights is not None
+        self._seed("end_rounds", task)
+        weights, own = self.method.end_rounds(self._server(task, rounds, weights, state.method))
+        own = self._own("end_rounds", own)
         jobs = [Job(client, task, rounds, "end_task", weights, None) for client in self.course.everyone()]
         updates = list(self._usable(jobs))
         selects = self.declared.select or self.experiment.memory.select
-        if self.declared.uploads.get("end_task") or self.declared.rows or selects == "herding":
+        if self.declared.uploads.get("end_task") or self.declared.rows or selects in HERDING:
             self.totals.bytes_down += len(jobs) * nbytes(weights)
+        self._seed("end_task", task)
         weights, own = self.method.end_task(self._server(task, rounds, weights, own), [u.extras for u in updates])
-        return weights, self._own("end_task", own), sum(update.examples for update in updates)
+        own = self._own("end_task", own)
+        if not set(self.declared.predicts_with) <= own.keys():
+            raise RoundError(
+                f"task {task + 1}: no client sent its {' and '.join(self.declared.predicts_with)}, without which "
+                f"nothing can be predicted; {self.directory.events} says why each was rejected or missing"
+            )
+        if never := self.method.never_predicted(own):
+            names = ", ".join(repr(self.stream.classes[i]) for i in never[:5]) + (" ..." if len(never) > 5 else "")
+            message = (
+                f"task {task + 1}: no client has enough exemplars of class {names}, which is never predicted; "
+                "more exemplars per class would help (memory.per_class=2)"
+            )
+            self.tell(Warned(message=message))
+        return weights, own, sum(update.examples for update in updates)
 
     def _evaluate(
         self, task: int, weights: Weights, own: Tensors, *, must: bool
@@ -432,7 +491,15 @@ class Run:
         if not self.course.at_server:
             return at_sites, None
         self.model.load(weights)
+        self._seed("evaluate", task)
         return confusion(self.model, self.method, own, self.stream, self.setup.normalisation), at_sites
+
+    def _validate(self, weights: Weights, own: Tensors) -> NDArray[np.int64] | None:
+        """Counts on validation images, if there are any."""
+        if not self.stream.held_out:
+            return None
+        self.model.load(weights)
+        return confusion(self.model, self.method, own, as_test(self.stream), self.setup.normalisation)
 
     def _evaluate_at_sites(
         self, task: int, weights: Weights, own: Tensors, *, must: bool
@@ -475,16 +542,19 @@ class Run:
             "seed": e.seed,
             "engine": self.engine.name,
             **metrics.summarise(state.confusions, self.stream.task_sizes),
+            **metrics.summarise_validation(state.validations, self.stream.task_sizes),
+            **coverage(self.stream),
             "bytes_up": self.totals.bytes_up,
             "bytes_down": self.totals.bytes_down,
             "seconds": state.totals.seconds,
             "samples_per_second": self.totals.samples / state.totals.seconds,
             "weights_sha256": sha256(state.last),
+            "code": self.parts.known[-1].digests,
+            "mixed_code": self.parts.mixed_code,
         }
 
     def _write_model(self, last: Weights, own: Tensors) -> None:
-        extras = {f"{EXTRAS}{name}": own[name] for name in self.declared.predicts_with if name in own}
-        named = dict(last) | extras
+        named = dict(last) | {f"{EXTRAS}{name}": own[name] for name in self.declared.predicts_with}
         tensors = {name: plain(tensor) for name, tensor in named.items()}
         write_atomically(self.directory.model, save(tensors, metadata=describe(self.setup, tensors)))
         write_atomically(self.directory.classes, json.dumps(list(self.stream.classes)) + "\n")

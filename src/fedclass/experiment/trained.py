@@ -33,7 +33,6 @@ from fedclass.experiment.export import write_onnx
 from fedclass.experiment.setup import Setup
 from fedclass.federation.evaluate import BATCH, scores
 from fedclass.methods.base import Method, parameters
-from fedclass.models.build import build_model
 from fedclass.models.incremental import IncrementalModel
 from fedclass.models.weights import flaw
 from fedclass.runs.layout import RunDirectory
@@ -52,7 +51,8 @@ class Description:
     """What a model file says about itself.
 
     image: (H, W, C) of the training images.  mean, std: pixels in 0..1 become (x - mean) / std.  method: the recipe's
-    table [method].  sha256: of all tensors in the file.
+    table [method].  sha256: of all tensors in the file.  transposed: it learned from images with rows and columns
+    exchanged (data.orientation = "raw"); whoever uses it gives it upright ones.
     """
 
     version: str
@@ -63,6 +63,7 @@ class Description:
     model: ModelSettings
     method: dict[str, Any]
     sha256: str
+    transposed: bool = False
 
 
 _DESCRIPTION = TypeAdapter(Description)
@@ -82,6 +83,7 @@ def describe(setup: Setup, tensors: Weights) -> dict[str, str]:
         model=e.model,
         method={"name": e.method_name, **parameters(e.method)},
         sha256=sha256(tensors),
+        transposed=e.data.orientation == "raw",
     )
     return {KEY: _DESCRIPTION.dump_json(description).decode()}
 
@@ -117,7 +119,7 @@ class Evaluation:
     """
 
     dataset: str
-    official_data: bool
+    official_data: bool | None  # None: a user's own data
     images: int
     accuracy_micro: float  # every image counts the same
     accuracy_macro: float  # every class counts the same
@@ -138,8 +140,10 @@ class Network(nn.Module):
         super().__init__()
         self.model, self.method, self.extras = model, method, extras
         self.normalisation = description.mean, description.std
+        self.transposed = description.transposed
 
     def forward(self, images: Tensor) -> Tensor:
+        images = images.transpose(1, 2) if self.transposed else images
         return scores(self.model, self.method, self.extras, images, self.normalisation)
 
 
@@ -256,9 +260,7 @@ def load_model(run: Path | str) -> TrainedModel:
     classes = _read_classes(directory.classes)
     where = f"{directory.model}"
     recipe = experiment({"model": asdict(description.model), "method": description.method}, where=where)
-    model = build_model(
-        description.model.name, norm=description.model.norm, image_size=description.image[:2], seed=recipe.seed
-    )
+    model = recipe.build(description.image[:2])
     model.grow_to(len(classes), seed=recipe.seed)
     weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(EXTRAS)}
     problem = flaw(weights, model.state_dict())

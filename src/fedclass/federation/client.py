@@ -1,10 +1,10 @@
 """A client's work: the only training loop there is, whichever method or engine runs it."""
 
 import contextlib
+import math
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
@@ -16,14 +16,14 @@ from torch.nn import functional as F
 
 from fedclass.data.batches import as_input, crop_and_flip, cut_out, normalise
 from fedclass.data.images import ImageSet
-from fedclass.data.memory import Exemplars, MemorySettings, herd, remember
+from fedclass.data.memory import HERDING, Exemplars, MemorySettings, herd, remember
 from fedclass.data.partition import Index
 from fedclass.errors import ClientError, ConfigError, FedclassError
 from fedclass.federation.store import ClientState, ClientStore
-from fedclass.methods.base import Batch, ClientContext, Method, Outcome, Schedule
+from fedclass.methods.base import SGD, Batch, ClientContext, Method, Outcome, Progress
 from fedclass.methods.declare import Sizes, Specs, grown, misfit
 from fedclass.models.incremental import IncrementalModel
-from fedclass.rng import array_generator, generator
+from fedclass.rng import array_generator, generator, seed_streams
 from fedclass.wire import Job, Tensors, Update, Weights
 
 INFERENCE_BATCH = 256
@@ -66,6 +66,8 @@ class ClientStream(Protocol):
     def targets(self) -> Index: ...
     @property
     def task_sizes(self) -> tuple[int, ...]: ...
+    @property
+    def offered(self) -> tuple[int, ...]: ...
     def classes_until(self, task: int) -> int: ...
     def new_data(self, client: int, task: int) -> Index: ...
 
@@ -83,10 +85,15 @@ def failures_named(job: Job) -> Iterator[None]:
         raise ClientError(f"{job.where}: {type(error).__name__}: {error} ({place})") from error
 
 
+def _purpose(job: Job) -> tuple[object, ...]:
+    return job.phase, "client", job.client, "task", job.task, "round", job.round
+
+
 class Client:
     """Does any client's jobs, one after the other, on one resident model.
 
     All state that outlives a job is in the store; everything else here is derived from the job and can be dropped.
+    Global streams of random numbers are seeded before any of the user's code runs; whoever calls may restore them.
     """
 
     def __init__(
@@ -124,16 +131,16 @@ class Client:
         index = np.concatenate([new, state.exemplars.index]) if mixed else new
         self.model.load(job.weights)
         self.model.train()
-        context = self._context(job, state, new, steps=self.train.local_epochs * ceil(len(index) / self.train.batch_size))
-        optimizer = torch.optim.SGD(
-            self.model.movable,
-            lr=self.train.learning_rate,
-            momentum=self.train.momentum,
-            weight_decay=self.train.weight_decay,
-        )
+        batches_per_epoch = math.ceil(len(index) / self.train.batch_size)
+        context = self._context(job, state, new, steps=self.train.local_epochs * batches_per_epoch)
+        optimizer = torch.optim.SGD(self.model.movable)
         adjusts = type(self.method).adjust is not Method.adjust
         total = torch.zeros((), device=self.device)
-        for batch in self._batches(job, index):
+        for number, batch in enumerate(self._batches(job, index)):
+            if number % batches_per_epoch == 0:
+                sgd = self._sgd(job, epoch=number // batches_per_epoch)
+                named = {"lr": sgd.learning_rate, "momentum": sgd.momentum, "weight_decay": sgd.weight_decay}
+                optimizer.param_groups[0].update(named)
             optimizer.zero_grad(set_to_none=False)
             try:
                 loss = self.method.loss(context, batch)
@@ -150,27 +157,32 @@ class Client:
                 assert gradient is not None
                 self.method.adjust(context, gradient)
             optimizer.step()
-            self.method.after_step(context)
+            with torch.no_grad():
+                self.method.after_step(context)
             total += loss.detach() * len(batch.labels)
         with torch.no_grad():
             outcome = self.method.end_round(context)
         self._keep(job, state, outcome)
         samples = self.train.local_epochs * len(index)
-        with_exemplars = self.train.weighting == "with-exemplars"
         return Update(
             client=job.client,
             task=job.task,
             round=job.round,
             weights=self.model.weights(),
-            examples=len(new) + len(state.exemplars) if with_exemplars else len(new),
+            examples=len(new) + (len(state.exemplars) if self.train.weighting == "with-exemplars" else 0),
             metrics={"loss": float(total) / max(samples, 1), "samples": float(samples)},
             extras=self._checked(job, "end_round", outcome.uploads, self.declared.uploads.get("train", {})),
         )
 
+    def _sgd(self, job: Job, *, epoch: int) -> SGD:
+        train = self.train
+        usual = SGD(train.learning_rate, train.momentum, train.weight_decay)
+        return self.method.sgd(usual, progress=Progress(job.round, train.rounds, epoch, train.local_epochs))
+
     def _end_task(self, job: Job) -> Update:
         """Choose exemplars with the task's final model, and send what the method declares."""
         uploads = self.declared.uploads.get("end_task", {})
-        if uploads or self._looks_at_images:
+        if uploads or self.declared.rows or self.memory.select in HERDING:
             self.model.load(job.weights)
             self.model.eval()
         state = self.store.load(job.client)
@@ -180,7 +192,9 @@ class Client:
         if uploads:
             with torch.no_grad():
                 context = self._context(job, state, self.stream.new_data(job.client, job.task))
-                extras = self.method.report(context, self._exemplars(state))
+                exemplars = self._exemplars(state)
+                self._seed(job)
+                extras = self.method.report(context, exemplars)
         return Update(
             client=job.client,
             task=job.task,
@@ -191,25 +205,28 @@ class Client:
             extras=self._checked(job, "report", extras, uploads),
         )
 
-    # What the method keeps and sends.
+    def _seed(self, job: Job) -> None:
+        seed_streams(self.seed, "user code", *_purpose(job))
 
-    @property
-    def _looks_at_images(self) -> bool:
-        """Whether the end of a task needs the model at the client."""
-        return self.memory.select == "herding" or bool(self.declared.rows)
+    # What the method keeps and sends.
 
     def _context(self, job: Job, state: ClientState, new: Index, *, steps: int = 0) -> ClientContext:
         held = self._targets[torch.from_numpy(np.concatenate([new, state.exemplars.index]))]
+        old = self.stream.classes_until(job.task) - self.stream.task_sizes[job.task]
         made = grown(state.method, self.declared.client, self.model, state.classes) if state.method else {}
         return ClientContext(
             model=self.model,
-            old_classes=self.stream.classes_until(job.task) - self.stream.task_sizes[job.task],
+            old_classes=old,
             weights=job.weights,
             counts=torch.bincount(held, minlength=self.model.classes),
-            schedule=Schedule(job.task, job.round, self.train.rounds, steps, self.train.learning_rate),
+            met=frozenset(label for label in state.exemplars.of_class if label < old),
+            sgd=self._sgd(job, epoch=0),
+            steps=steps,
             state={name: tensor.to(self.device) for name, tensor in made.items()},
             broadcast={name: tensor.to(self.device) for name, tensor in job.broadcast.items()},
             replay=self._replay(job, state),
+            seed=self.seed,
+            purpose=("context", *_purpose(job)),
         )
 
     def _keep(self, job: Job, state: ClientState, outcome: Outcome) -> None:
@@ -240,6 +257,7 @@ class Client:
         augment = self.train.augment != "none"
         prepared = None if augment else self._normalised(images)
         logits = self._teacher_logits(job, prepared)
+        self._seed(job)
         for _ in range(self.train.local_epochs):
             for chosen in torch.randperm(len(index), generator=rng).split(self.train.batch_size):
                 if prepared is None:
@@ -275,6 +293,7 @@ class Client:
         if prepared is None:
             return None
         if job.client not in self._cached_logits:
+            seed_streams(self.seed, "teacher", "client", job.client, "task", job.task)
             parts = [self._taught(as_input(part).to(self.device)) for part in prepared.split(INFERENCE_BATCH)]
             self._cached_logits[job.client] = torch.cat(parts)
         return self._cached_logits[job.client]
@@ -298,7 +317,7 @@ class Client:
         return Batch(images, self._targets[index].to(self.device), None, on_device)
 
     def _replay(self, job: Job, state: ClientState) -> Callable[[int], Batch]:
-        rng = generator(self.seed, "replay", job.client, "task", job.task, "round", job.round)
+        rng = generator(self.seed, "replay", *_purpose(job)) if self.declared.replay == "own" else None
 
         def replay(count: int) -> Batch:
             return self._exemplars(state, torch.randperm(len(state.exemplars), generator=rng)[:count])
@@ -318,12 +337,14 @@ class Client:
         """The state with the exemplars of all tasks before `tasks`, saved."""
         exemplars = state.exemplars
         for task in range(state.tasks, tasks):
+            seed_streams(self.seed, "exemplars", "client", job.client, "task", task)
 
             def rank(label: int, images: Index, count: int) -> Index:
                 return self._ranked(job.client, label, images, count)
 
             arrived = self.stream.new_data(job.client, task)
-            exemplars = remember(exemplars, arrived, self.stream.targets, self.memory, rank)
+            classes = sum(self.stream.offered[: task + 1])
+            exemplars = remember(exemplars, arrived, self.stream.targets, self.memory, rank, classes=classes)
         rows = self._annotated(job, state, exemplars) if self.declared.rows else {}
         made = grown(state.method, self.declared.client, self.model, state.classes) if state.method else {}
         state = ClientState(tasks, exemplars, rows, made, self.model.classes if rows or made else 0)
@@ -371,8 +392,10 @@ class Client:
                 return images[:count]
             case "random":
                 return array_generator(self.seed, "memory", client, label).permutation(images)[:count]
-            case "herding":
-                return images[herd(self._features(torch.from_numpy(images)), count)] if count else images[:0]
+            case "herding" | "herding-pycil" as kind:
+                if not count:
+                    return images[:0]
+                return images[herd(self._features(torch.from_numpy(images)), count, unit_means=kind == "herding")]
 
     @torch.no_grad()
     def _features(self, index: Tensor) -> np.ndarray:

@@ -5,6 +5,8 @@ model at the end of the previous task. Everything stays in log space, so that la
 give finite values and finite gradients.
 """
 
+from math import log
+
 import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
@@ -50,12 +52,14 @@ def augmented_distillation(
     stop_gradient: bool = True,
     teacher_temperature: float | None = None,
     mass_temperature: float | None = None,
+    clip_ratio: bool = False,
 ) -> Tensor:
     """Batch mean of KL(softmax(current / student_temperature) || z), z at `temperature` (Eq. 9).
 
     No theta^2 factor: the paper has none. `stop_gradient` treats z as a label, although its new-class part is
     the student's own output. At one shared temperature the switch changes nothing, because the gradient
-    through z is identically zero there; at two temperatures it does.
+    through z is identically zero there; at two temperatures it does. `clip_ratio` bounds p / z as the authors' release
+    does: a class of which z is (nearly) sure that it is absent then pushes no harder than log(1000).
 
     current: (B, g+h) logits.  previous: (B, g) logits.  Returns a scalar, never negative if z is normalised.
     """
@@ -67,9 +71,13 @@ def augmented_distillation(
         teacher_temperature=teacher_temperature,
         mass_temperature=mass_temperature,
     )
-    return _mean_divergence(log_p, log_z.detach() if stop_gradient else log_z)
+    if stop_gradient:
+        log_z = log_z.detach()
+    log_ratio = _released_log_ratio(log_p, log_z) if clip_ratio else log_p - log_z
+    return (log_p.exp() * log_ratio).sum(dim=1).mean()
 
 
-def _mean_divergence(log_p: Tensor, log_z: Tensor) -> Tensor:
-    """Batch mean of sum_j p_j * (log p_j - log z_j).  log_p, log_z: (B, C).  Returns a scalar."""
-    return (log_p.exp() * (log_p - log_z)).sum(dim=1).mean()
+def _released_log_ratio(log_p: Tensor, log_z: Tensor) -> Tensor:
+    """log(clip(1e-8 + p / (1e-9 + z), max=1e3)); where it is clipped, its gradient is zero.  All are (B, C)."""
+    log_ratio = log_p - torch.logaddexp(log_z, log_z.new_tensor(log(1e-9)))
+    return torch.logaddexp(log_ratio, log_ratio.new_tensor(log(1e-8))).clamp(max=log(1e3))

@@ -25,10 +25,11 @@ def released_icarl_loss(current: Tensor, previous: Tensor | None, labels: Tensor
     """What the FedCLASS authors' release calls iCaRL; name it so in every table.
 
         cross_entropy(current, label)
-        + mean over (B, g) of BCE_with_logits(sigmoid(current_old), sigmoid(previous))
+        + sum over old classes of the batch mean of BCE_with_logits(sigmoid(current_old), sigmoid(previous))
 
     The second term squashes the student twice: probabilities go where logits belong, so the student's
     old-class score is confined to sigmoid([0, 1]) = [0.5, 0.73] and cannot match a teacher outside it.
+    The release sums over those old classes that it had assigned to the client: in its own settings, all of them.
 
     current: (B, g+h) logits.  previous: (B, g) logits or None.  Returns a scalar.
     """
@@ -36,7 +37,8 @@ def released_icarl_loss(current: Tensor, previous: Tensor | None, labels: Tensor
     if previous is None:
         return loss
     g = previous.shape[1]
-    return loss + binary_cross_entropy_with_logits(current[:, :g].sigmoid(), previous.sigmoid())
+    squashed = binary_cross_entropy_with_logits(current[:, :g].sigmoid(), previous.sigmoid(), reduction="none")
+    return loss + squashed.sum(dim=1).mean()
 
 
 def gradient_compensation_weights(current: Tensor, labels: Tensor, *, old_classes: int) -> Tensor:
@@ -82,14 +84,16 @@ def relation_distillation(current: Tensor, previous: Tensor, labels: Tensor) -> 
     return binary_cross_entropy_with_logits(current, _sigmoid_target(current, previous, labels))
 
 
-def glfc_loss(current: Tensor, previous: Tensor | None, labels: Tensor) -> Tensor:
+def glfc_loss(current: Tensor, previous: Tensor | None, labels: Tensor, *, compensate: bool = True) -> Tensor:
     """GLFC's client loss: 0.5 * compensated + 0.5 * relation; on the first task, plain binary cross-entropy.
+
+    compensate: without, all weights of the first half are 1, as in its authors' code at a client without old classes.
 
     current: (B, g+h) logits.  previous: (B, g) logits or None.  Returns a scalar.
     """
     if previous is None:
         return compensated_loss(current, labels, old_classes=0)
-    compensated = compensated_loss(current, labels, old_classes=previous.shape[1])
+    compensated = compensated_loss(current, labels, old_classes=previous.shape[1] if compensate else 0)
     return 0.5 * compensated + 0.5 * relation_distillation(current, previous, labels)
 
 

@@ -4,6 +4,7 @@ from fedclass.methods.base import Batch, ClientContext, FedAvg, Method, Outcome,
 from fedclass.methods.declare import Declaration, Spec
 from fedclass.methods.derpp import DERpp
 from fedclass.methods.fedclass import FedCLASS
+from fedclass.methods.fedclass_tuned import FedCLASSTuned
 from fedclass.methods.glfc import GLFC
 from fedclass.methods.icarl import FedICARL
 from fedclass.methods.scaffold import SCAFFOLD
@@ -12,6 +13,7 @@ from fedclass.methods.wa import FedWA
 METHODS: dict[str, type[Method]] = {
     "fedavg": FedAvg,
     "fedclass": FedCLASS,
+    "fedclass-tuned": FedCLASSTuned,
     "glfc": GLFC,
     "fedicarl": FedICARL,
     "fedwa": FedWA,
@@ -29,6 +31,7 @@ __all__ = [
     "Declaration",
     "FedAvg",
     "FedCLASS",
+    "FedCLASSTuned",
     "FedICARL",
     "FedWA",
     "Method",

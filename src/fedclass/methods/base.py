@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from fedclass.methods.declare import Declaration, Sizes
 from fedclass.models.incremental import IncrementalModel
+from fedclass.rng import generator
 from fedclass.wire import Tensors, Update, Weights
 
 State = Tensors  # a method's own tensors, by name
@@ -34,14 +35,26 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """Where a job stands. Tasks and rounds count from 0.  steps: of the optimizer, in this client's round."""
+class SGD:
+    """The optimizer's settings."""
 
-    task: int
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where in a task a client is: in which epoch of which round, counted from 0."""
+
     round: int
     rounds: int
-    steps: int
-    learning_rate: float
+    epoch: int
+    epochs: int
+
+
+def no_exemplars(count: int) -> Batch:  # noqa: ARG001
+    return Batch(torch.empty(0, 3, 1, 1), torch.empty(0, dtype=torch.int64), None)
 
 
 @dataclass(frozen=True)
@@ -49,19 +62,28 @@ class ClientContext:
     """What a client's hooks may look at: g = old_classes, g + h = model.classes.
 
     weights: the global model's, as this round began.  counts: (classes,) images of each class that the client holds in
-    this job, exemplars included.  state: the method's own, from the client's last round.  broadcast: the method's
-    tensors from the server.  replay(count): a batch of that many exemplars, drawn at random; all of them, if there are
-    fewer.
+    this job, exemplars included.  met: the classes of earlier tasks that it has had images of.  steps: of the optimizer
+    in this round.  state: the method's own, from the client's last round.  broadcast: the method's tensors from the
+    server.  replay(count): a batch of that many exemplars, drawn at random; all of them, if there are fewer.
     """
 
     model: IncrementalModel
     old_classes: int
     weights: Weights
     counts: Tensor
-    schedule: Schedule
-    state: State
-    broadcast: Tensors
-    replay: Callable[[int], Batch]
+    met: frozenset[int] = frozenset()
+    sgd: SGD = SGD(0.0, 0.0, 0.0)  # as the round began
+    steps: int = 0
+    state: State = field(default_factory=dict)
+    broadcast: Tensors = field(default_factory=dict)
+    replay: Callable[[int], Batch] = no_exemplars
+    seed: int = 0
+    purpose: tuple[object, ...] = ()  # of the generator
+
+    @cached_property
+    def generator(self) -> torch.Generator:
+        """Of this client, task and round alone; on the CPU."""
+        return generator(self.seed, *self.purpose)
 
     @property
     def device(self) -> torch.device:
@@ -127,11 +149,15 @@ class Method(ABC):
     def loss(self, client: ClientContext, batch: Batch) -> Tensor:
         """The loss of one batch, a scalar."""
 
+    def sgd(self, usual: SGD, *, progress: Progress) -> SGD:  # noqa: ARG002
+        """The optimizer's settings in an epoch; `usual` is the recipe's table [train]. No state is lost on a change."""
+        return usual
+
     def adjust(self, client: ClientContext, gradient: Tensor) -> None:
         """Change the gradient of a step in place: (P,), in the order of `model.flat`."""
 
     def after_step(self, client: ClientContext) -> None:
-        """Change the model after a step of the optimizer."""
+        """May change client.model's weights in place, after every step of the optimizer. No gradient is recorded."""
 
     def end_round(self, client: ClientContext) -> Outcome:
         """After the client's last step of a round."""
@@ -167,8 +193,12 @@ class Method(ABC):
         """Why uploads cannot be used, or None. Names, shapes, dtypes and finite values have been checked."""
         return None
 
+    def never_predicted(self, state: State) -> list[int]:  # noqa: ARG002
+        """Classes that predict() cannot give for want of something in the state, which is told as a warning."""
+        return []
+
     def predict(self, model: IncrementalModel, images: Tensor, state: State) -> Tensor:  # noqa: ARG002
-        """(B, classes) scores, the highest wins. state: what `predicts_with` names."""
+        """(B, classes) scores, the highest wins. state: what `predicts_with` names; it is made by the end of a task."""
         scores: Tensor = model(images)
         return scores
 

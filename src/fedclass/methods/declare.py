@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
 from fedclass.data.memory import Select
+from fedclass.errors import ConfigError
 from fedclass.models.incremental import IncrementalModel
 from fedclass.wire import Phase, Tensors
 
@@ -51,10 +52,12 @@ class Declaration:
 
     teacher: whose outputs a batch carries as `previous`.  select: how exemplars are chosen, if the method insists.
     replay: "mixed" puts exemplars among the new images, "own" leaves them to the method (`client.replay`).
-    begins_like_fedavg: in the first task it does what FedAvg does, bit for bit, so that runs can share it.
+    fewest_exemplars: of each class, that at least one client must keep after each task.  head_bias: whether the head
+    has one; where it has none, it is zero and stays so.  begins_like_fedavg: in the first task it does what FedAvg
+    does, bit for bit, so that runs can share it.
 
     server: state at the server, part of every checkpoint.  broadcast: those of its names that clients get with each
-    training job.  predicts_with: those that `predict` needs, which go with the model.  client: state that stays at a
+    training job.  predicts_with: those that `predict` needs, made at the end of a task, which go with the model.  client: state that stays at a
     client.  rows: tensors with one row per exemplar, kept and dropped together with it.  uploads: what clients send, by
     the phase of the job.
     """
@@ -62,6 +65,8 @@ class Declaration:
     teacher: Teacher | None = None
     select: Select | None = None
     replay: Literal["mixed", "own"] = "mixed"
+    fewest_exemplars: int = 0
+    head_bias: bool = True
     begins_like_fedavg: bool = False
 
     server: Specs = field(default_factory=dict)
@@ -70,6 +75,24 @@ class Declaration:
     client: Specs = field(default_factory=dict)
     rows: Specs = field(default_factory=dict)
     uploads: Mapping[Phase, Specs] = field(default_factory=dict)
+
+
+def check_declared(declared: Declaration, *, where: str) -> None:
+    """What is declared must make sense before anything is built on it."""
+    if declared.teacher is not None and declared.teacher not in get_args(Teacher):
+        options = ", ".join(map(repr, get_args(Teacher)))
+        raise ConfigError(f"{where}: declares teacher = {declared.teacher!r}; it must be None or one of {options}")
+    for field_name in ("broadcast", "predicts_with"):
+        if unknown := sorted(set(getattr(declared, field_name)) - set(declared.server)):
+            raise ConfigError(f"{where}: declares {field_name} = {unknown[0]!r}, which is not among its server tensors")
+    tables = {"server": declared.server, "client": declared.client, "rows": declared.rows}
+    tables |= {f"uploads[{phase!r}]": specs for phase, specs in declared.uploads.items()}
+    for place, specs in tables.items():
+        for name, spec in specs.items():
+            if not isinstance(spec, Spec) or "/" in name:
+                raise ConfigError(f"{where}: declares {place} {name!r}: {spec!r}; write a Spec, under a name without '/'")
+    if unknown := sorted(set(declared.uploads) - {"train", "end_task"}):
+        raise ConfigError(f"{where}: declares uploads for {unknown[0]!r}; there are 'train' and 'end_task'")
 
 
 def misfit(tensors: Tensors, specs: Specs, sizes: Sizes, *, rows: int | None = None, every: bool = False) -> str | None:

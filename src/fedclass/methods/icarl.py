@@ -9,6 +9,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedclass.errors import RunError
 from fedclass.losses import icarl_loss, released_icarl_loss
 from fedclass.methods.base import Batch, ClientContext, FedAvg, ServerContext, State
 from fedclass.methods.declare import Declaration, Spec
@@ -16,31 +17,55 @@ from fedclass.models.incremental import IncrementalModel
 from fedclass.wire import Tensors, Weights
 
 FEWEST = 2  # the mean of one image would be an output for a single sample, and those never leave a client
+NEVER = -3.0  # a score below any other: unit vectors are at most 2 apart
+
+Classifier = Literal["nearest-mean", "sigmoid"]
+USUAL: dict[str, Classifier] = {"icarl": "nearest-mean", "released": "sigmoid"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedICARL(FedAvg):
     """A sigmoid per class, distilled from the last task's global model; herded exemplars; nearest mean of exemplars.
 
-    Clients send the mean feature of their exemplars per class, once a task. In the middle of a task, and where no
-    client has two exemplars of some class, the sigmoids themselves predict; the latter is told as a warning.
+    Clients send the mean feature of their exemplars per class, once a task. One rule predicts in the whole run: the
+    nearest mean, which needs a client with two exemplars of each class, and cannot be tested in the middle of a task;
+    or the model's own scores (sigmoids or logits, whose order is the same). A class without a mean, because no site
+    that answered has two exemplars of it, is never predicted.
+
+    `released` is the arithmetic of the FedCLASS authors' code: cross-entropy, plus doubly squashed outputs summed over
+    old classes, with this round's global model as the teacher. Under augmentation, that code computes its targets once
+    a round, on another random augmentation than the student then sees; here, on the same.
     """
 
     variant: Annotated[
         Literal["icarl", "released"],
         Field(description="released: what the FedCLASS authors' code computes, which is not iCaRL"),
     ] = "icarl"
+    classifier: Annotated[
+        Classifier | None, Field(description="what predicts, in the whole run; icarl: nearest-mean, released: sigmoid")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.classifier is None:
+            object.__setattr__(self, "classifier", USUAL[self.variant])
+
+    @property
+    def variant_name(self) -> str:
+        """With the classifier where there is a choice to tell: always, but for the release's own."""
+        if self.classifier == "nearest-mean":
+            return f"{self.variant}, nearest mean"
+        return self.variant if self.variant == "released" else f"{self.variant}, sigmoids"
 
     def declare(self) -> Declaration:
-        if self.variant == "released":
-            return Declaration(teacher="received")
         means = {"class_means": Spec(("classes", "features")), "class_counts": Spec(("classes",), torch.int64)}
+        nearest = self.classifier == "nearest-mean"
         return Declaration(
-            teacher="previous task",
-            select="herding",
-            server=means,
-            predicts_with=("class_means",),
-            uploads={"end_task": means},
+            teacher="received" if self.variant == "released" else "previous task",
+            select=None if self.variant == "released" else "herding",
+            fewest_exemplars=FEWEST if nearest else 0,
+            server=means if nearest else {},
+            predicts_with=tuple(means) if nearest else (),
+            uploads={"end_task": means} if nearest else {},
         )
 
     def loss(self, client: ClientContext, batch: Batch) -> Tensor:
@@ -64,20 +89,29 @@ class FedICARL(FedAvg):
         return "class counts that are not counts" if bool((uploads["class_counts"] < 0).any()) else None
 
     def end_task(self, server: ServerContext, reports: Sequence[Tensors]) -> tuple[Weights, State]:
-        """The means over all clients' exemplars, each client counted by how many it has."""
+        """The means over all clients' exemplars, each client counted by how many it has; zero where none has any."""
+        if self.classifier != "nearest-mean" or not reports:
+            return server.weights, {}
         counts = sum((report["class_counts"] for report in reports), start=torch.tensor(0))
-        if not self.declare().server or not reports or not bool(counts.all()):
-            return server.weights, {}  # a class without a mean could never be predicted
         parts = (report["class_means"].double() * report["class_counts"][:, None] for report in reports)
         means = (sum(parts, start=torch.tensor(0.0)) / counts.clamp(min=1)[:, None]).float()
         return server.weights, {"class_means": means, "class_counts": counts}
 
+    def never_predicted(self, state: State) -> list[int]:
+        counts = state.get("class_counts")
+        return [] if counts is None else torch.nonzero(counts == 0).flatten().tolist()
+
     def predict(self, model: IncrementalModel, images: Tensor, state: State) -> Tensor:
-        """Minus the distance to each class's mean of exemplars; without a mean of every class, the sigmoids' logits."""
-        if "class_means" not in state or len(state["class_means"]) < model.classes:
+        """Minus the distance to each class's mean of exemplars, or the model's own scores."""
+        if self.classifier != "nearest-mean":
             return super().predict(model, images, state)
+        if not state:
+            raise RunError(
+                "FedICARL predicts by the nearest mean of exemplars, and this model has no class means; "
+                "run it again with more exemplars, or with method.classifier=sigmoid"
+            )
         means = F.normalize(state["class_means"].to(images.device))
         # torch.cdist would lose half of the digits for features close to a mean, and cannot be exported
         apart = F.normalize(model.features(images))[:, None] - means
         distances: Tensor = apart.norm(dim=2)
-        return -distances
+        return torch.where(state["class_counts"].to(images.device) > 0, -distances, NEVER)

@@ -40,7 +40,7 @@ class SCAFFOLD(FedAvg):
     def end_round(self, client: ClientContext) -> Outcome:
         moved = client.received_flat - client.model.flat
         before = client.state.get("control", torch.zeros_like(moved))
-        now = before - client.broadcast["control"] + moved / (client.schedule.steps * client.schedule.learning_rate)
+        now = before - client.broadcast["control"] + moved / (client.steps * client.sgd.learning_rate)
         return Outcome(state={"control": now}, uploads={"control_change": now - before})
 
     def start(self, server: ServerContext) -> State:

@@ -14,10 +14,16 @@ from fedclass.methods.declare import Declaration
 from fedclass.wire import Weights
 
 
-def align(head: Tensor, old_classes: int) -> Tensor:
-    """Weight alignment: new rows scaled by gamma = mean |w_old| / mean |w_new|; old rows stay. head: (g + h, D)."""
-    norms = head.norm(dim=1)
-    gamma = norms[:old_classes].mean() / norms[old_classes:].mean()
+def align(head: Tensor, old_classes: int, *, norm: int, most: float = torch.inf) -> Tensor:
+    """Weight alignment: new rows scaled by gamma = mean |w_old| / mean |w_new|, at most `most`; old rows stay.
+
+    norm: 1 or 2, of a row.  head: (g + h, D).  New rows that are all zero have no length to scale, and stay too.
+    """
+    lengths = head.norm(p=norm, dim=1)
+    old, new = lengths[:old_classes].mean(), lengths[old_classes:].mean()
+    if new == 0:
+        return head
+    gamma = (old / new).clamp(max=most)
     return torch.cat([head[:old_classes], gamma * head[old_classes:]])
 
 
@@ -26,16 +32,26 @@ class FedWA(FedAvg):
     """(1 - lambda) * cross-entropy + lambda * distillation, lambda = g / (g + h), and aligned heads after each task.
 
     The server aligns the global model once, at the end of a task; from then on it is the model, and the next teacher.
+    In `wa`, as in the code of Zhao et al., the head has no bias, its weights are kept from falling below 0 after every
+    step, rows are measured by their L1 norm, and gamma is at most 1. That code also draws the whole head anew for
+    every task; here learned rows stay, as in every method. In `pycil`, the head has a bias, which is not aligned,
+    weights may be negative, rows are measured by their L2 norm, and gamma may exceed 1.
     """
 
     temperature: Annotated[float, Field(gt=0, description="of the distillation")] = 2.0
     variant: Annotated[
-        Literal["wa", "released"],
-        Field(description="released: without the alignment, as in the FedCLASS authors' code; that is not WA"),
+        Literal["wa", "pycil", "released"],
+        Field(
+            description="wa: the code of Zhao et al.; pycil: PyCIL's WA; "
+            "released: the FedCLASS authors' code, without the alignment, which is not WA"
+        ),
     ] = "wa"
 
     def declare(self) -> Declaration:
-        return Declaration(teacher="previous task", begins_like_fedavg=type(self) is FedWA)
+        own = self.variant == "wa"
+        return Declaration(
+            teacher="previous task", head_bias=not own, begins_like_fedavg=type(self) is FedWA and not own
+        )
 
     def loss(self, client: ClientContext, batch: Batch) -> Tensor:
         logits = client.model(batch.images)
@@ -46,8 +62,13 @@ class FedWA(FedAvg):
         kept = distillation(logits, batch.previous, temperature=self.temperature)
         return (1 - share) * cross_entropy + share * kept
 
+    def after_step(self, client: ClientContext) -> None:
+        if self.variant == "wa":
+            client.model.head.weight.clamp_(min=0)
+
     def end_rounds(self, server: ServerContext) -> tuple[Weights, State]:
         if self.variant == "released" or server.old_classes == 0:
             return server.weights, server.state
-        head = align(server.weights["head.weight"], server.old_classes)
+        norm, most = (1, 1.0) if self.variant == "wa" else (2, torch.inf)
+        head = align(server.weights["head.weight"], server.old_classes, norm=norm, most=most)
         return {**server.weights, "head.weight": head}, server.state

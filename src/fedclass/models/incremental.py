@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,19 +12,40 @@ from fedclass.models.weights import Layout, Packed
 from fedclass.rng import generator
 from fedclass.wire import Weights
 
+HeadInit = Literal["linear", "kaiming"]
+
 
 class GrowingHead(nn.Linear):
-    """A linear classifier that can gain classes; rows already learned never move."""
+    """A linear classifier that can gain classes; rows already learned never move.
+
+    init: how new rows begin. "linear", as nn.Linear's own: rows and bias uniform within 1/sqrt(features); "kaiming":
+    rows within sqrt(3/features), bias zero.  learns_bias: without, the bias is zero, and no optimizer moves it.
+    """
+
+    def __init__(self, features: int, *, init: HeadInit, learns_bias: bool) -> None:
+        with torch.random.fork_rng(devices=[]):  # nn.Linear draws even for no rows: leave the caller's stream alone
+            super().__init__(features, 1)
+        self.init, self.learns_bias = init, learns_bias
+        self._replace(torch.empty(0, features), torch.empty(0))
+
+    def _replace(self, weight: Tensor, bias: Tensor) -> None:
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias, requires_grad=self.learns_bias)
+        self.out_features = len(weight)
+
+    def resize(self, classes: int) -> None:
+        """For `classes`, with values that do not matter yet."""
+        self._replace(self.weight.new_empty(classes, self.in_features), self.bias.new_zeros(classes))
 
     @torch.no_grad()
     def grow(self, new_classes: int, generator: torch.Generator) -> None:
-        """Append rows drawn as nn.Linear draws its own: uniform within 1/sqrt(features)."""
+        """Append rows, drawn as `init` says."""
         bound = 1 / math.sqrt(self.in_features)
-        rows = torch.empty(new_classes, self.in_features).uniform_(-bound, bound, generator=generator)
-        bias = torch.empty(new_classes).uniform_(-bound, bound, generator=generator)
-        self.weight = nn.Parameter(torch.cat([self.weight, rows.to(self.weight)]))
-        self.bias = nn.Parameter(torch.cat([self.bias, bias.to(self.bias)]))
-        self.out_features += new_classes
+        widest = math.sqrt(3) * bound if self.init == "kaiming" else bound
+        rows = torch.empty(new_classes, self.in_features).uniform_(-widest, widest, generator=generator)
+        bias = torch.zeros(new_classes)
+        if self.init == "linear" and self.learns_bias:
+            bias.uniform_(-bound, bound, generator=generator)
+        self._replace(torch.cat([self.weight, rows.to(self.weight)]), torch.cat([self.bias, bias.to(self.bias)]))
 
 
 class IncrementalModel(nn.Module):
@@ -37,14 +58,12 @@ class IncrementalModel(nn.Module):
     packed: Packed
     movable: list[Tensor]
 
-    def __init__(self, backbone: nn.Module, features: int) -> None:
+    def __init__(
+        self, backbone: nn.Module, features: int, *, head_init: HeadInit = "linear", head_bias: bool = True
+    ) -> None:
         super().__init__()
         self.backbone = backbone
-        with torch.random.fork_rng(devices=[]):  # nn.Linear draws even for no rows: leave the caller's stream alone
-            self.head = GrowingHead(features, 1)
-        self.head.weight = nn.Parameter(torch.empty(0, features))
-        self.head.bias = nn.Parameter(torch.empty(0))
-        self.head.out_features = 0
+        self.head = GrowingHead(features, init=head_init, learns_bias=head_bias)
         self._pack()
 
     @torch.no_grad()
@@ -91,12 +110,9 @@ class IncrementalModel(nn.Module):
 
     def load(self, weights: Weights) -> None:
         """Take over `weights`, for however many classes they are."""
-        classes, width = weights["head.weight"].shape
+        classes = len(weights["head.weight"])
         if classes != self.classes:
-            device = self.head.weight.device
-            self.head.weight = nn.Parameter(torch.empty(classes, width, device=device))
-            self.head.bias = nn.Parameter(torch.empty(classes, device=device))
-            self.head.out_features = classes
+            self.head.resize(classes)
             self._pack()
         if isinstance(weights, Packed) and weights.layout == self.packed.layout:
             self.packed.copy_(weights)

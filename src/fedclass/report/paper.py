@@ -12,11 +12,40 @@ from typing import Any
 from fedclass import metrics
 from fedclass.errors import ConfigError
 from fedclass.report.formats import csv_text
-from fedclass.report.rows import Label
-from fedclass.report.tables import Figure, Table, listed, sizes, unofficial
+from fedclass.report.rows import Label, text
+from fedclass.report.tables import Figure, Table, listed, mixed_code, one_order, sizes, unofficial
 from fedclass.runs.results import Result
 
 ABLATED = {"beta": "method.beta", "memory_per_class": "memory.per_class"}  # the key of a recipe that each one varies
+RELEASED = "_released"  # what the names of recipes end in that run as the authors' released code does
+# The paper's rows that a method can stand beside, by variant; the FedICARL and FedWA of its authors' code are not iCaRL
+# and WA, and it is with that code that its rows were presumably made.
+CLAIMS = {
+    ("fedavg", "standard"): "fedavg",
+    ("glfc", "released"): "glfc",
+    ("fedicarl", "released"): "fedicarl",
+    ("fedwa", "released"): "fedwa",
+    ("fedclass", "paper"): "fedclass",
+    ("fedclass", "paper-literal"): "fedclass",
+    ("fedclass", "released"): "fedclass",
+}
+# How each differs from what the paper says it ran.
+DIFFERS = {
+    ("fedavg", "standard"): "it replays exemplars, as the paper's row with beta = 0 implies",
+    ("glfc", "released"): "the loss of GLFC's clients alone, at the paper's learning rate",
+    ("fedicarl", "released"): "what the authors' code computes, which is not iCaRL: no herding, no nearest mean",
+    ("fedwa", "released"): "what the authors' code computes, which is not WA: no weights are aligned",
+    (
+        "fedclass",
+        "paper",
+    ): "Eq. 5 and 9; theta = {temperature} is ours, and z is a constant to the gradient, our reading",
+    ("fedclass", "paper-literal"): "Eq. 5 and 9; theta = {temperature} is ours",
+    (
+        "fedclass",
+        "released",
+    ): "what the authors' code computes, which is not Eq. 5: other temperatures, z is not normalised",
+}
+NOT_IN_THE_PAPER = "not in the paper"
 OUR_DIGITS = "The digits are our own drawing, not the paper's data set: the figures cannot be compared one to one."
 
 
@@ -46,12 +75,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Beside:
-    """A row of the paper, by its name there, and our runs of it.  changed: keys that differ from the paper's recipe."""
+    """Our runs, and the paper's row that they can claim, if any, by its name there.
+
+    changed: keys that differ from the recipe.  recipe: all keys that were run, such as train.rounds, and their values.
+    """
 
     label: Label
-    row: str
+    row: str | None
     runs: tuple[Result, ...]
     changed: tuple[str, ...]
+    recipe: Mapping[str, Any]
 
 
 @cache
@@ -80,6 +113,11 @@ def _part(setting: str, rows: Mapping[str, Mapping[str, float]], **ablated: str)
     prefix = f"{setting}."
     notes = {} if ablated else {k.removeprefix(prefix): v for k, v in paper["notes"].items() if k.startswith(prefix)}
     return Part(setting, about["dataset"], tuple(about["tasks"]), rows, notes, **ablated)
+
+
+def claimed(method: str, variant: str | None) -> str | None:
+    """The paper's row that a method's variant can stand beside."""
+    return CLAIMS.get((method, variant or "standard"))
 
 
 def find(name: str) -> list[Part]:
@@ -117,12 +155,11 @@ def beside_table(part: Part, members: Sequence[Beside]) -> Table:
     cells, doubts = [], dict[str, None]()
     for member in members:
         for figure in part.figures:
-            printed = part.rows.get(member.row, {}).get(figure)
+            printed, doubt = _printed(part, member, figure)
             found = _values(member, figure)
-            doubt = part.doubt(member.row, figure) if printed is not None else None
             if doubt:
                 doubts[f"† {part.setting}, {member.row}: {doubt}."] = None
-            shown = "-" if printed is None else f"{printed:.2f}" + (" †" if doubt else "")
+            shown = NOT_IN_THE_PAPER if printed is None else f"{printed:.2f}" + (" †" if doubt else "")
             gap = "-" if printed is None or not found else f"{mean(found) - printed:+.1f}"
             cells.append((str(member.label), described(figure), shown, str(Figure(found)), gap))
     runs = [run for member in members for run in member.runs]
@@ -135,10 +172,14 @@ def beside_table(part: Part, members: Sequence[Beside]) -> Table:
         rows=tuple(cells),
         notes=(
             "Percent; ours: mean ± deviation over seeds; difference: ours minus the paper's.",
-            f"The paper does not state: {', '.join(_paper()['common']['not_stated'])}. Ours are chosen.",
+            f"The paper does not state: {', '.join(_paper()['common']['not_stated'])}.",
+            f"From the paper, all rows differ in this: {'; '.join(_setting(members[0].recipe))}.",
+            *map(_row_note, members),
             *_changes(members),
             *([OUR_DIGITS] if part.dataset == "synnum" else []),
+            *one_order(runs),
             *unofficial(runs),
+            *mixed_code(runs),
             *doubts,
         ),
     )
@@ -151,7 +192,7 @@ def beside_csv(parts: Sequence[tuple[Part, Sequence[Beside]]]) -> str:
         for member in members:
             for figure in part.figures:
                 found = _values(member, figure)
-                printed = part.rows.get(member.row, {}).get(figure)
+                printed, doubt = _printed(part, member, figure)
                 records.append(
                     {
                         "setting": part.setting,
@@ -164,14 +205,52 @@ def beside_csv(parts: Sequence[tuple[Part, Sequence[Beside]]]) -> str:
                         "deviation": stdev(found) if len(found) > 1 else None,
                         "difference": mean(found) - printed if found and printed is not None else None,
                         "seeds": ",".join(str(run.summary["seed"]) for run in member.runs),
-                        "official_data": all(run.summary["official_data"] for run in member.runs)
-                        if member.runs
-                        else None,
+                        "official_data": _official(member),
                         "changed": "; ".join(member.changed),
-                        "doubt": part.doubt(member.row, figure),
+                        "doubt": doubt,
                     }
                 )
     return csv_text(records)
+
+
+def _printed(part: Part, member: Beside, figure: str) -> tuple[float | None, str | None]:
+    """The paper's figure beside the member's, if there is one, and what is doubtful about it."""
+    if member.row is None or member.row not in part.rows:
+        return None, None
+    return part.rows[member.row].get(figure), part.doubt(member.row, figure)
+
+
+def _setting(recipe: Mapping[str, Any]) -> list[str]:
+    """What of a setting the paper does not say, or says otherwise."""
+    rounds, epochs = recipe["train.rounds"], recipe["train.local_epochs"]
+    told = [f"{rounds} rounds a task and {epochs} local epochs are chosen by us"]
+    kind = recipe["partition.kind"]
+    if kind != "fedml":
+        told.append(f"the partition is {kind!r}, the paper's is FedML's")
+    told.append(f"exemplars: {recipe['memory.select']}, the paper does not say which")
+    if recipe["train.weighting"] != "new-data":
+        told.append("clients count with their exemplars, in the paper with new data only")
+    if recipe["data.orientation"] != "upright":
+        told.append("images as EMNIST's files have them, the paper does not say")
+    if recipe["model.head_init"] != "linear":
+        told.append("the head begins as in the release, the paper does not say")
+    order = recipe["stream.class_order"]
+    told.append(f"class order: {order if isinstance(order, str) else 'as listed'}, the paper names none")
+    return told
+
+
+def _row_note(member: Beside) -> str:
+    variant = member.recipe.get("method.variant", "standard")
+    if member.row is None:
+        return f"{member.label}: {NOT_IN_THE_PAPER}."
+    temperature = text(member.recipe.get("method.temperature"))
+    return f"{member.label}: {DIFFERS[member.label.method, variant].format(temperature=temperature)}."
+
+
+def _official(member: Beside) -> bool | None:
+    """False if one of the runs was not; None without runs, or on data of the user's own."""
+    found = {run.summary["official_data"] for run in member.runs}
+    return next((value for value in (False, None, True) if value in found), None)
 
 
 def _values(member: Beside, figure: str) -> tuple[float, ...]:

@@ -38,8 +38,16 @@ PARTS = (5, 6, 3, 4, 2, 0, 1)  # colours of bars, so that two or three of them a
 HEAT = LinearSegmentedColormap.from_list("heat", [(0.13, 0.5, 0.78, 0.0), (0.13, 0.5, 0.78, 0.92)]).with_extremes(
     bad=(0.5, 0.5, 0.5, 0.15)
 )
-HOMES = {"fedavg": 0, "fedclass": 1, "glfc": 2, "fedicarl": 3, "fedwa": 4}  # the same colour in every report
-USUAL = {"fedavg": "standard", "fedclass": "tuned", "glfc": "released", "fedicarl": "icarl", "fedwa": "wa"}  # variants
+# The same colour in every report, for the method's default variant if there are several.
+HOMES = {"fedavg": 0, "fedclass": 1, "glfc": 2, "fedicarl": 3, "fedwa": 4, "fedclass-tuned": 5}
+USUAL = {
+    "fedavg": "standard",
+    "fedclass": "paper",
+    "fedclass-tuned": "standard",
+    "glfc": "released",
+    "fedicarl": "icarl, nearest mean",
+    "fedwa": "wa",
+}
 
 WIDTH, HEIGHT = 4.6, 3.0  # inches; the height is without the legend
 LONGEST = 18  # letters of a name beside an axis
@@ -102,7 +110,7 @@ def styles(methods: Sequence[str], usual: Sequence[bool] = ()) -> list[Style]:
     for number in sorted(range(len(methods)), key=lambda number: not (usual and usual[number])):
         home = HOMES.get(methods[number])
         slots[number] = None if home in slots else home
-    left = (slot for slot in (5, 6, 0, 1, 2, 3, 4, *range(7, 7 + len(methods))) if slot not in slots)
+    left = (slot for slot in (6, 5, 0, 1, 2, 3, 4, *range(7, 7 + len(methods))) if slot not in slots)
     return [Style(next(left) if slot is None else slot) for slot in slots]
 
 

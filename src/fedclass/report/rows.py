@@ -15,15 +15,15 @@ from fedclass.runs.results import Result
 APART = {"seed", "data.path", "evaluation.every", "method.name", "stream.tasks"}
 
 # A variant's name tells these already: FedCLASS adds to it whichever is not the variant's own.
-TOLD_BY_VARIANT = {
-    "fedclass": {
-        "method.temperature",
-        "method.student_temperature",
-        "method.teacher_temperature",
-        "method.mass_temperature",
-        "method.stop_gradient",
-    }
+_FORM = {
+    "method.temperature",
+    "method.student_temperature",
+    "method.teacher_temperature",
+    "method.mass_temperature",
+    "method.stop_gradient",
+    "method.clip_ratio",
 }
+TOLD_BY_VARIANT = {"fedclass": _FORM, "fedclass-tuned": _FORM, "fedicarl": {"method.classifier"}}
 
 
 @dataclass(frozen=True)

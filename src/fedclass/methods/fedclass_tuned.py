@@ -1,0 +1,27 @@
+"""FedCLASS with other temperatures: a loss of ours, not the paper's."""
+
+from dataclasses import dataclass, replace
+
+from fedclass.methods.declare import Declaration
+from fedclass.methods.fedclass import Form, SelfDistillation
+
+# How it was found: docs/decisions/0001-fedclass-defaults.md.
+TUNED = Form(
+    temperature=5.0, student_temperature=3.0, teacher_temperature=3.0, mass_temperature=3.0, stop_gradient=False
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedCLASSTuned(SelfDistillation):
+    """Ours, not the paper's: FedCLASS with student, teacher and old mass at 3, new classes in z at 5, through z.
+
+    z need not sum to 1, so that the divergence can be negative. The teacher is read at the student's temperature, so
+    that a student which agrees with it is as sharp as it. beta = 0 is FedAvg.
+    """
+
+    def declare(self) -> Declaration:
+        return replace(super().declare(), begins_like_fedavg=type(self) is FedCLASSTuned)
+
+    @property
+    def usual(self) -> Form:
+        return TUNED
