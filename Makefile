@@ -19,7 +19,7 @@ help: ## print this list
 	touch $@
 
 demo: .venv/ready ## FedAvg and FedCLASS side by side on drawn digits (no download)
-	$(BIN)/fedclass compare --methods fedavg,fedclass,fedclass-tuned
+	$(BIN)/fedclass compare demo --methods fedavg,fedclass,fedclass-tuned
 
 test: .venv/ready ## all tests
 	$(BIN)/pytest --numprocesses 3 --dist worksteal

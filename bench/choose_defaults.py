@@ -1,12 +1,17 @@
-"""The grid behind the defaults of FedCLASS (docs/decisions): temperatures and gradients, on four streams.
+"""The grid behind the defaults of `fedclass` and `fedclass-tuned` (docs/decisions): temperatures and gradients.
 
     python bench/choose_defaults.py --cifar10 DIR --emnist DIR [--seeds 0,1] [--workers 2]
 
-Runs that are finished are kept in runs/choose-defaults and not repeated; the tables are printed at the end. DIR are
-folders with the published files. One run takes two to four minutes on one core.
+Four streams, each with the recipe `demo` as its base and a fifth of the clients' training images held out. In each
+group of candidates the one with the highest validation accuracy, as a mean over streams and seeds, is chosen. All
+candidates' validation figures are printed, and test figures once: of what was chosen, beside FedAvg.
+
+Runs that are finished are kept in --out and not repeated. DIR are folders with the published files. One run takes two
+to four minutes on one core. To see that all of it works: --streams five --candidates FedAvg,theta --set train.rounds=1
 """
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 import os
@@ -15,12 +20,14 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save
 
 from fedclass.data.batches import as_input, normalise
+from fedclass.data.validation import as_test
 from fedclass.engines.inprocess import InProcess
 from fedclass.experiment.config import load
 from fedclass.experiment.runner import run
@@ -29,25 +36,18 @@ from fedclass.federation.store import MemoryStore
 from fedclass.runs.layout import create, write_atomically
 from fedclass.wire import Job, Update, Weights
 
-ROOT = Path("runs/choose-defaults")
-
-COMMON = ["train.participation=0.5", "evaluation.every=4"]
+RECIPE = "demo"
+COMMON = ["data.validation=0.2", "train.participation=0.5", "evaluation.every=0"]
 
 STREAMS = {
     "drawn digits {5,5}": ["train.rounds=14"],
-    "drawn digits, five tasks": [
-        "stream.tasks=B0-Inc2",
-        "memory.per_client=20",
-        "train.rounds=10",
-        "evaluation.every=0",
-    ],
+    "drawn digits, five tasks": ["stream.tasks=B0-Inc2", "memory.per_client=20", "train.rounds=10"],
     "EMNIST-47 {17,15,15}": [
         "data.name=emnist-balanced",
         "stream.tasks={17,15,15}",
         "partition.clients=10",
         "memory.per_class=1",
         "train.rounds=10",
-        "evaluation.every=0",
     ],
     "CIFAR-10 {4,3,3}": [
         "data.name=cifar10",
@@ -55,7 +55,6 @@ STREAMS = {
         "stream.class_order=released",
         "memory.per_client=20",
         "train.rounds=12",
-        "evaluation.every=0",
     ],
 }
 
@@ -75,31 +74,70 @@ def form(
     ]
 
 
-CANDIDATES = {
-    "FedAvg": ["method.name=fedavg"],
-    "student, teacher, mass 3, theta 5, through z": form(3, 5, teacher=3, mass=3, stop=False),  # tuned
-    "released": ["method.name=fedclass", "method.variant=released"],
-    "student 1, theta 3, z stopped": form(1, 3),  # paper
-    "student 1, theta 2, z stopped": form(1, 2),
-    "student 1, theta 2, through z": form(1, 2, stop=False),
-    "student, teacher 1, theta 1.5, z stopped": form(1, 1.5, teacher=1),
-    "student 3, theta 5, z stopped": form(3, 5),
-    "student 1, theta 1": form(1, 1),
-    "student 3, theta 5, through z": form(3, 5, stop=False),
+REFERENCE = "FedAvg"
+GROUPS = {
+    "for reference": {
+        REFERENCE: ["method.name=fedavg"],
+        "released": ["method.name=fedclass", "method.variant=released"],
+    },
+    "fedclass: Eq. 5 and 9, student at 1": {
+        "theta 1": form(1, 1),
+        "theta 2, z stopped": form(1, 2),
+        "theta 2, through z": form(1, 2, stop=False),
+        "theta 3, z stopped": form(1, 3),
+        "theta 3, through z": form(1, 3, stop=False),
+    },
+    "fedclass-tuned: every temperature by itself": {
+        "student, teacher, mass 3, theta 5, through z": form(3, 5, teacher=3, mass=3, stop=False),
+        "student, teacher, mass 3, theta 5, z stopped": form(3, 5, teacher=3, mass=3),
+        "student, teacher, mass 2, theta 4, through z": form(2, 4, teacher=2, mass=2, stop=False),
+        "student, teacher 1, theta 1.5, z stopped": form(1, 1.5, teacher=1),
+        "student 3, theta 5, z stopped": form(3, 5),
+        "student 3, theta 5, through z": form(3, 5, stop=False),
+    },
 }
+CANDIDATES = {name: settings for group in GROUPS.values() for name, settings in group.items()}
 
 
 @dataclass(frozen=True)
 class Cell:
+    """shared: what all candidates on this stream have in common."""
+
+    root: Path
     stream: str
     candidate: str
     seed: int
-    settings: tuple[str, ...]
+    shared: tuple[str, ...]
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        return (*self.shared, *CANDIDATES[self.candidate])
 
     @property
     def folder(self) -> Path:
-        words = [word.replace(" ", "-").replace(",", "") for word in (self.stream, self.candidate)]
-        return ROOT / words[0] / words[1] / str(self.seed)
+        return self.root / _name(self.stream, self.shared) / _name(self.candidate, self.settings) / str(self.seed)
+
+    @property
+    def first_task(self) -> Path:
+        return self.root / "first-tasks" / _name(self.stream, self.shared) / str(self.seed)
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "teacher.json").exists()
+
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
+        return found
+
+    def teachers(self) -> list[dict[str, float]]:
+        found: list[dict[str, float]] = json.loads((self.folder / "teacher.json").read_text())
+        return found
+
+
+def _name(title: str, settings: Sequence[str]) -> str:
+    """Of a folder: other settings never meet what these have left."""
+    words = title.replace(" ", "-").replace(",", "")
+    return f"{words}-{hashlib.sha256(repr((RECIPE, *settings)).encode()).hexdigest()[:8]}"
 
 
 class Watching(InProcess):
@@ -144,72 +182,120 @@ def sharpness(setup: Setup, weights: Weights) -> dict[str, float]:
     model = setup.build()
     model.load(weights)
     model.eval()
-    known = torch.from_numpy(setup.stream.test_targets) < model.classes
-    images = normalise(torch.from_numpy(setup.stream.data.test.images)[known], *setup.normalisation)
+    held_out = as_test(setup.stream)
+    known = torch.from_numpy((held_out.test_targets >= 0) & (held_out.test_targets < model.classes))
+    images = normalise(torch.from_numpy(held_out.data.test.images)[known], *setup.normalisation)
     scores = torch.cat([model(as_input(part)) for part in images.split(256)]).softmax(dim=1)
     entropy = -(scores * scores.clamp(min=1e-12).log()).sum(dim=1)
     return {"mean_maximum": float(scores.amax(dim=1).mean()), "mean_entropy": float(entropy.mean())}
 
 
 def carry_out(cell: Cell) -> Cell:
-    setup = prepare(load(None, cell.settings, seed=cell.seed))
+    setup = prepare(load(RECIPE, cell.settings, seed=cell.seed))
     for leftover in cell.folder.glob("*"):
         leftover.unlink()
-    engine = Watching(setup, ROOT / "first-tasks" / cell.folder.parts[-3] / str(cell.seed))
+    engine = Watching(setup, cell.first_task)
     run(setup, engine, create(cell.folder))
     (cell.folder / "teacher.json").write_text(json.dumps(engine.sharpness))
     return cell
 
 
-def table(cells: list[Cell], stream: str) -> str:
-    lines = [f"### {stream}", "", "| | global accuracy | forgetting | after each task | teacher's mean maximum |"]
+def validation_table(cells: Sequence[Cell], stream: str) -> str:
+    lines = [f"### {stream}: validation images", ""]
+    lines.append("| | accuracy | forgetting | after each task | teacher's mean maximum |")
     lines.append("|---|---|---|---|---|")
-    for candidate in CANDIDATES:
-        done = [c.folder for c in cells if (c.stream, c.candidate) == (stream, candidate) and finished(c)]
+    for candidate in dict.fromkeys(cell.candidate for cell in cells):
+        done = [c for c in cells if (c.stream, c.candidate) == (stream, candidate) and c.finished]
         if not done:
             continue
-        found = [json.loads((folder / "summary.json").read_text()) for folder in done]
-        teachers = [json.loads((folder / "teacher.json").read_text()) for folder in done]
-        rows = found[0]["accuracy_matrix"]
-        averaged = [
-            [mean(f["accuracy_matrix"][t][i] for f in found) for i in range(len(r))] for t, r in enumerate(rows)
-        ]
+        found, teachers = [c.summary() for c in done], [c.teachers() for c in done]
+        matrices = [f["validation_accuracy_matrix"] for f in found]
+        averaged = [[mean(m[t][i] for m in matrices) for i in range(t + 1)] for t in range(len(matrices[0]))]
         after = " -> ".join(", ".join(f"{a:.1f}" for a in row) for row in averaged)
         sharp = " -> ".join(f"{mean(t[i]['mean_maximum'] for t in teachers):.2f}" for i in range(len(teachers[0])))
-        lines.append(
-            f"| {candidate} ({len(done)}) | {mean(f['accuracy_last'] for f in found):.1f} "
-            f"| {mean(f['forgetting_fedclass'] for f in found):.1f} | {after} | {sharp} |"
+        accuracy, forgetting = (
+            mean(f[f"validation_{key}"] for f in found) for key in ("accuracy_last", "forgetting_fedclass")
         )
+        lines.append(f"| {candidate} ({len(done)}) | {accuracy:.1f} | {forgetting:.1f} | {after} | {sharp} |")
     return "\n".join(lines) + "\n"
 
 
-def finished(cell: Cell) -> bool:
-    return (cell.folder / "teacher.json").exists()
+def choice(cells: Sequence[Cell], group: str) -> str | None:
+    """The candidate with the highest validation accuracy over streams and seeds; None until all of them are run."""
+    means = {}
+    for candidate in GROUPS[group]:
+        own = [cell for cell in cells if cell.candidate == candidate]
+        if not all(cell.finished for cell in own):
+            return None
+        if own:
+            means[candidate] = mean(cell.summary()["validation_accuracy_last"] for cell in own)
+    return max(means, key=means.__getitem__) if means else None
 
 
-def main() -> None:
+def test_table(cells: Sequence[Cell], chosen: Sequence[str]) -> str:
+    streams = list(dict.fromkeys(cell.stream for cell in cells))
+    lines = ["### Test images, of what was chosen alone: accuracy / forgetting", ""]
+    lines += [f"| | {' | '.join(streams)} |", "|---" * (len(streams) + 1) + "|"]
+    for candidate in chosen:
+        figures = []
+        for stream in streams:
+            found = [cell.summary() for cell in cells if (cell.stream, cell.candidate) == (stream, candidate)]
+            figures.append(
+                " / ".join(f"{mean(f[key] for f in found):.1f}" for key in ("accuracy_last", "forgetting_fedclass"))
+            )
+        lines.append(f"| {candidate} | {' | '.join(figures)} |")
+    return "\n".join(lines) + "\n"
+
+
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cifar10", default="", help="folder with CIFAR-10, binary version")
     parser.add_argument("--emnist", default="", help="folder with EMNIST balanced, idx files")
-    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--seeds", default="0", help="with commas between them")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("runs/choose-defaults"))
+    parser.add_argument("--streams", default="", help="only those with one of these words, with commas between them")
+    parser.add_argument("--candidates", default="", help="likewise")
+    parser.add_argument("--set", action="append", default=[], help="a key of the recipe, for all runs; repeatable")
     parser.add_argument("--only-tables", action="store_true", help="print what is there, run nothing")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def picked(names: Sequence[str], words: str) -> list[str]:
+    return [name for name in names if any(word in name for word in words.split(","))]
+
+
+def main() -> None:
+    options = parse()
     paths = {"EMNIST-47 {17,15,15}": options.emnist, "CIFAR-10 {4,3,3}": options.cifar10}
+    streams = picked(list(STREAMS), options.streams)
     cells = [
-        Cell(stream, candidate, int(seed), (f"data.path={paths.get(stream, '')}", *COMMON, *settings, *method))
+        Cell(
+            options.out,
+            stream,
+            candidate,
+            int(seed),
+            (f"data.path={paths.get(stream, '')}", *COMMON, *STREAMS[stream], *options.set),
+        )
         for seed in options.seeds.split(",")
-        for candidate, method in CANDIDATES.items()
-        for stream, settings in STREAMS.items()
+        for candidate in picked(list(CANDIDATES), options.candidates)
+        for stream in streams
     ]
     if not options.only_tables:
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(options.workers, mp_context=spawn) as pool:
-            waiting = [pool.submit(carry_out, cell) for cell in cells if not finished(cell)]
+            waiting = [pool.submit(carry_out, cell) for cell in cells if not cell.finished]
             for done in as_completed(waiting):
                 print("finished", done.result().folder, flush=True)
-    for stream in STREAMS:
-        print(table(cells, stream))
+    for stream in streams:
+        print(validation_table(cells, stream))
+    chosen = [REFERENCE] if any(cell.candidate == REFERENCE and cell.finished for cell in cells) else []
+    for group in list(GROUPS)[1:]:
+        best = choice(cells, group)
+        print(f"{group}: {f'chosen by validation accuracy: {best}' if best else 'not all runs are there'}\n")
+        chosen += [best] if best else []
+    if len(chosen) > 1:
+        print(test_table(cells, chosen))
 
 
 if __name__ == "__main__":

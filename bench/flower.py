@@ -1,7 +1,7 @@
 """What a deployment costs beyond training, on this machine. `make bench-flower`; nothing else should run meanwhile.
 
-Each figure is measured in this run: rounds of a federation of 1, 2 and 4 sites over Flower with TLS, the same without
-the sites' warm workers, and, if Ray is there, Flower's own simulation beside fedclass's process engine.
+Each figure is measured in this run: rounds of a federation of 1, 2 and 4 sites over Flower with TLS, and, if Ray is
+there, Flower's own simulation beside fedclass's process engine.
 """
 
 import argparse
@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import re
-import resource
 import signal
 import statistics
 import subprocess
@@ -43,7 +42,7 @@ ROUNDS = 5  # of which the first is left out: caches fill
 IMAGES = 60  # per site: little to train, so that the rest shows
 NODES = (1, 2, 4)
 SIMULATED = 20
-ASKED = re.compile(r"^(\S+) train \d+\.(\d+), ([\d.]+) s$", re.MULTILINE)  # a line of a site's log
+ASKED = re.compile(r"^(\S+) .*: training, task \d+, round (\d+); .* ([\d.]+) s$", re.MULTILINE)  # of a site's log
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,8 @@ def recipe(clients: int, *, rounds: int) -> Experiment:
             "memory.per_client=0",
             f"train.rounds={rounds}",
             "train.local_epochs=1",
-            "train.participation=1.0",
+            "train.batch_size=8",
+            "train.learning_rate=0.03",
             "evaluation.every=0",
         ],
     )
@@ -86,7 +86,7 @@ def rounds_of(out: Path) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, lines) if event["event"] == "RoundFinished"]
 
 
-def federation_of(root: Path, nodes: int, tap: Wiretap, *, warm: bool) -> tuple[Loopback, Path]:
+def federation_of(root: Path, nodes: int, tap: Wiretap) -> tuple[Loopback, Path]:
     """Sites with shares of a recipe, and an app that learns it."""
     experiment = recipe(nodes, rounds=ROUNDS)
     sites = {
@@ -96,13 +96,13 @@ def federation_of(root: Path, nodes: int, tap: Wiretap, *, warm: bool) -> tuple[
     (root / "recipe.toml").write_text(experiment.to_toml())
     config = {"recipe": str(root / "recipe.toml"), "out": str(root / "run"), "classes-from": "recipe"}
     write_app(root / "app", {**config, "min-sites": nodes})
-    federation = Loopback(root / "flower", sites, warm=warm, door=tap.port)
+    federation = Loopback(root / "flower", sites, door=tap.port)
     tap.target = federation.port
     return federation, root / "app"
 
 
 def deployed(root: Path, nodes: int) -> Deployed:
-    """A federation with warm workers, whose logs say when they worked."""
+    """A federation of sites whose logs say when they worked."""
     root.mkdir()
     marks = list[tuple[int, int]]()  # bytes up and down at each event
 
@@ -111,14 +111,14 @@ def deployed(root: Path, nodes: int) -> Deployed:
             marks.append((tap.up, tap.down))
 
     with Wiretap() as tap:
-        federation, app = federation_of(root, nodes, tap, warm=True)
+        federation, app = federation_of(root, nodes, tap)
         with federation:
             federation.follow(federation.submit(app), root / "run", mark)
     work: dict[int, list[tuple[float, float]]] = {}
     for site in federation.sites:
         for began, number, seconds in ASKED.findall(federation.log(site).read_text()):
             start = datetime.fromisoformat(began).timestamp()
-            work.setdefault(int(number), []).append((start, start + float(seconds)))
+            work.setdefault(int(number) - 1, []).append((start, start + float(seconds)))
     parts = []
     for event in rounds_of(root / "run")[1:]:
         begin, end, jobs = event["time"] - event["seconds"], event["time"], work[event["round"]]
@@ -130,28 +130,10 @@ def deployed(root: Path, nodes: int) -> Deployed:
     return Deployed(nodes, whole, before, working, after, up, down)
 
 
-def cold(root: Path, nodes: int) -> float:
-    """Seconds per round with bare SuperNodes, where each message imports PyTorch and reads the images anew."""
-    root.mkdir()
-    with Wiretap() as tap:
-        federation, app = federation_of(root, nodes, tap, warm=False)
-        with federation:
-            federation.follow(federation.submit(app), root / "run", lambda _: None)
-    return float(statistics.median(event["seconds"] for event in rounds_of(root / "run")[1:]))
-
-
 def weights_of(experiment: Experiment) -> Weights:
     model = prepare(experiment).build()
     model.grow_to(10, seed=0)
     return model.weights()
-
-
-def start_up(code: str) -> float:
-    """Processor seconds of a Python process that runs this."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", code], check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def simulated(root: Path) -> dict[str, float]:
@@ -198,12 +180,7 @@ def main() -> None:
     console = Console(width=150)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        imports = {
-            "flower": start_up("import fedclass.deploy.client_app"),
-            "torch": start_up("import fedclass.deploy.client_app, fedclass.deploy.site, fedclass.engines.flower.codec"),
-        }
         rounds = [deployed(root / f"nodes-{nodes}", nodes) for nodes in NODES]
-        without = cold(root / "cold", 2)
         ray = simulated(root / "simulated") if find_spec("ray") else None
     table = Table("sites", "round", "until all work", "work", "after", "overhead", "bytes up", "bytes down")
     for r in rounds:
@@ -211,12 +188,6 @@ def main() -> None:
         table.add_row(str(r.nodes), *seconds, f"{r.up:.3f}", f"{r.down:.3f}")
     console.print(table)
     console.print("Medians of rounds. Bytes per round and site, as multiples of the weights (TLS and HTTP included).")
-    (two,) = (r for r in rounds if r.nodes == 2)
-    console.print(f"2 sites without warm workers: {without:.1f} s, {without / two.round:.2f} times as long")
-    console.print(
-        f"a ClientApp's process imports for {imports['flower']:.1f} processor seconds; with PyTorch and a site's code, "
-        f"for {imports['torch']:.1f}"
-    )
     if ray is None:
         console.print("Flower's simulation was left out: Ray is not installed")
     else:
@@ -226,7 +197,7 @@ def main() -> None:
             f"{ray['ray_round'] / ray['processes_round']:.1f} to 1; "
             f"{ROUNDS} rounds with start-up {ray['ray_total']:.0f} s and {ray['processes_total']:.0f} s"
         )
-    figures = {"rounds": [asdict(r) for r in rounds], "cold": without, "imports": imports, "simulation": ray}
+    figures = {"rounds": [asdict(r) for r in rounds], "simulation": ray}
     chosen.out.mkdir(parents=True, exist_ok=True)
     (chosen.out / "flower.json").write_text(json.dumps(figures, indent=1) + "\n")
     console.print(f"{chosen.out / 'flower.json'}")

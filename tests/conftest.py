@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedclass.experiment.config import Experiment, load
+from users import Project
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,15 +56,12 @@ def tiny_settings(tiny_file: Path) -> list[str]:
     return [
         "data.name=npz",
         f"data.path={tiny_file}",
-        "data.fraction=1.0",
-        "data.test_fraction=1.0",
         "stream.tasks=2,2",
         "partition.clients=3",
         "partition.kind=iid",
         "memory.per_client=8",
         "train.rounds=2",
         "train.local_epochs=1",
-        "train.participation=1.0",
         "evaluation.every=1",
     ]
 
@@ -92,3 +90,12 @@ def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cal
     yield write
     for name in made:
         sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    """A folder of a user's modules that can be imported, and edited."""
+    made = Project(tmp_path / "project")
+    monkeypatch.syspath_prepend(made.root)
+    yield made
+    made.forget()

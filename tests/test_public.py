@@ -31,22 +31,22 @@ def test_the_python_api_runs_an_experiment(tiny_settings: list[str], tmp_path: P
     assert (tmp_path / "mine" / "model.safetensors").exists()
 
 
-def test_the_method_of_the_documentation_works(
+def test_the_methods_of_the_documentation_work(
     tiny: Callable[..., Experiment], user_module: Callable[[str, str], str], tmp_path: Path
 ) -> None:
-    """FedProx from docs/add-a-method.md: mu = 0 is FedAvg, to the bit; any other mu is not."""
+    """FedProx and Mixup from docs/add-a-method.md: with 0 they are FedAvg, to the bit; otherwise not, and repeat."""
     page = (ROOT / "docs" / "add-a-method.md").read_text()
-    (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    user_module("my_methods", source)
-    hashes = {
-        name: fedclass.run(tiny(*settings, method=method), tmp_path / name)["weights_sha256"]
-        for name, method, settings in (
-            ("fedavg", "fedavg", []),
-            ("zero", "my_methods:FedProx", ["method.mu=0.0"]),
-            ("some", "my_methods:FedProx", ["method.mu=0.1"]),
-        )
-    }
-    assert hashes["zero"] == hashes["fedavg"] != hashes["some"]
+    sources = re.findall(r"```python\n# (\w+)\.py\n(.*?)```", page, re.DOTALL)
+    assert [user_module(name, source) for name, source in sources] == ["my_methods", "my_mixup"]
+
+    def bits(name: str, method: str, *settings: str) -> str:
+        return str(fedclass.run(tiny(*settings, method=method), tmp_path / name)["weights_sha256"])
+
+    plain = bits("fedavg", "fedavg")
+    assert bits("no prox", "my_methods:FedProx", "method.mu=0.0") == plain
+    assert bits("prox", "my_methods:FedProx", "method.mu=0.1") != plain
+    assert bits("no mixup", "my_mixup:Mixup", "method.width=0.0") == plain
+    assert bits("mixup", "my_mixup:Mixup") == bits("mixup again", "my_mixup:Mixup") != plain
 
 
 def test_links_and_files_named_in_the_pages_exist() -> None:

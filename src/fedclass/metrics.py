@@ -31,6 +31,7 @@ __all__ = [
     "forgetting_first_task",
     "forgetting_per_task",
     "summarise",
+    "summarise_validation",
 ]
 
 
@@ -178,6 +179,13 @@ def summarise(confusions: Sequence[ArrayLike], task_sizes: Sequence[int]) -> Sum
         forgetting_first_task=forgetting_first_task(acc) if comparable else None,
         bwt=bwt(acc) if comparable else None,
     )
+
+
+def summarise_validation(confusions: Sequence[ArrayLike], task_sizes: Sequence[int]) -> dict[str, object]:
+    """The same metrics on validation images, each with validation_ before its name; {} without any."""
+    if not confusions:
+        return {}
+    return {f"validation_{name}": value for name, value in summarise(confusions, task_sizes).items()}
 
 
 def _counts(confusion: ArrayLike) -> NDArray[np.int64]:

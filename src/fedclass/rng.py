@@ -1,22 +1,101 @@
 """All randomness of a run. It depends on what it is for, never on what was drawn before."""
 
+import contextlib
 import hashlib
+import random
+from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 import torch
+from numpy.random import mtrand
+from numpy.typing import NDArray
+
+from fedclass.errors import FedclassError
+
+WORDS = 624  # of 32 bits: the state of the Mersenne Twister, which is torch's generator on a CPU
+FIRST = 3  # where torch keeps them, in units of 8 bytes; the seed comes first of all
+BYTES = 5056  # of torch's whole state
 
 
-def _derive(seed: int, scope: tuple[object, ...]) -> int:
-    plain = tuple(part.item() if isinstance(part, np.generic) else part for part in (seed, *scope))
-    digest = hashlib.sha256(repr(plain).encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
-
-
-def generator(seed: int, *scope: object) -> torch.Generator:
-    """`generator(7, "client", 3, "task", 1, "round", 4)` is the same in one process, in eight, or over Flower."""
-    return torch.Generator().manual_seed(_derive(seed, scope))
+def bits(seed: int, *scope: object) -> int:
+    """128 bits that belong to this purpose alone. Numbers of NumPy count as Python's."""
+    return int.from_bytes(_digest(seed, scope)[:16], "big")
 
 
 def array_generator(seed: int, *scope: object) -> np.random.Generator:
-    """The same for NumPy, whose Dirichlet and permutation draws need no tensors."""
-    return np.random.Generator(np.random.PCG64(_derive(seed, scope)))
+    """`array_generator(7, "client", 3, "task", 1)` is the same in one process, in eight, or over Flower."""
+    return np.random.Generator(np.random.PCG64(bits(seed, *scope)))
+
+
+def generator(seed: int, *scope: object) -> torch.Generator:
+    """The same for torch. Its own seeding would take 32 bits of a seed and ignore the rest: here the hash fills it."""
+    source = torch.Generator()
+    source.set_state(_state(_digest(seed, scope)))
+    return source
+
+
+def seed_streams(seed: int, *scope: object) -> None:
+    """Seed the global streams of torch (CPU and current GPU), NumPy and `random`, which user code may draw from.
+
+    To be called before each piece of it, so that nothing depends on who drew before. See `streams_restored`.
+    """
+    digest = _digest(seed, scope)
+    torch.set_rng_state(_state(digest))
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(_whole(digest))
+    np.random.seed(np.frombuffer(digest, "<u4"))  # noqa: NPY002
+    random.seed(digest)
+
+
+@contextlib.contextmanager
+def streams_restored() -> Iterator[None]:
+    """Leave the caller's global streams as they were, whatever is seeded or drawn within.
+
+    Within, NumPy's is a Mersenne Twister, which alone can be seeded; callers may have put another one in its place.
+    """
+    arrays, numbers = mtrand.get_bit_generator(), random.getstate()
+    state = np.random.get_state(legacy=False)  # noqa: NPY002
+    gpus = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=gpus):
+        mtrand.set_bit_generator(np.random.MT19937(0))
+        try:
+            yield
+        finally:
+            mtrand.set_bit_generator(arrays)
+            np.random.set_state(state)  # noqa: NPY002
+            random.setstate(numbers)
+
+
+def _digest(seed: int, scope: tuple[object, ...]) -> bytes:
+    plain = [part.item() if isinstance(part, np.generic) else part for part in (seed, *scope)]
+    return hashlib.sha256(repr(tuple(plain)).encode()).digest()
+
+
+def _whole(digest: bytes) -> int:
+    """A seed of 63 bits."""
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def _state(digest: bytes) -> torch.Tensor:
+    """A state of torch's generator in which every word is drawn from the hash."""
+    state = _template().copy()
+    state[0] = _whole(digest)  # what initial_seed() tells
+    state[FIRST : FIRST + WORDS] = np.frombuffer(hashlib.shake_256(digest).digest(4 * WORDS), "<u4")
+    return torch.from_numpy(state).view(torch.uint8)
+
+
+@cache
+def _template() -> NDArray[np.int64]:
+    """A state as torch seeds it, found to be laid out as expected: the words are those of Knuth's recurrence."""
+    first = 0x9E3779B9
+    state = torch.Generator().manual_seed(2**32 + first).get_state()
+    second = (1812433253 * (first ^ first >> 30) + 1) % 2**32
+    if state.numel() == BYTES:
+        found: NDArray[np.int64] = state.numpy().view(np.int64)
+        if found[[0, FIRST, FIRST + 1]].tolist() == [2**32 + first, first, second]:
+            return found.copy()
+    raise FedclassError(
+        f"torch {torch.__version__} keeps the state of its generator in a form that this version of fedclass does not "
+        "know; install another version of torch, or of fedclass"
+    )

@@ -8,7 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
+
+from fedclass.runs.events import RoundFinished, RunStarted, read_events
 
 FEDCLASS = [sys.executable, "-c", "from fedclass.cli import main; main()"]
 
@@ -56,6 +60,56 @@ def test_compare_runs_methods_side_by_side_and_list_finds_them(tiny_settings: li
     assert alone.returncode == 0, alone.stderr
     summaries = [json.loads((tmp_path / p / "summary.json").read_text()) for p in ("runs/both/fedwa-s1", "alone")]
     assert summaries[0]["weights_sha256"] == summaries[1]["weights_sha256"], "company changes nothing"
+
+
+def write_pictures(root: Path, *, images: int, names: tuple[str, ...]) -> None:
+    """A folder of one's own: uneven classes, each with a pattern under noise."""
+    rng = np.random.default_rng(0)
+    patterns = rng.integers(60, 196, size=(len(names), 8, 8))
+    for split, count in (("train", images), ("test", 30)):
+        for i in range(count):
+            label = min(int(rng.exponential(len(names) / 3)), len(names) - 1) if i >= len(names) else i
+            folder = root / split / names[label]
+            folder.mkdir(parents=True, exist_ok=True)
+            pixels = patterns[label] + rng.integers(-50, 50, size=(8, 8))
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i:04d}.png")
+
+
+def test_a_folder_of_ones_own_is_used_whole(tmp_path: Path) -> None:
+    """The command of docs/data.md, with three classes: all 943 images, all clients, two tasks."""
+    write_pictures(tmp_path / "scans", images=943, names=("ant", "bee", "cat"))
+    words = settings(["data.name=folder", f"data.path={tmp_path / 'scans'}"])
+    quick = settings(["train.rounds=1", "train.local_epochs=1", "model.name=resnet8"])
+    result = fedclass("run", *words, *quick, "--method", "fedavg", "--out", "whole", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "trains on" not in result.stdout
+    assert "fedclass compare demo" not in result.stdout
+    summary = json.loads((tmp_path / "whole" / "summary.json").read_text())
+    assert (summary["images_used"], summary["images_available"], summary["tasks"]) == (943, 943, [2, 1])
+    assert (summary["test_images_used"], summary["test_images_available"]) == (30, 30)
+    rounds = [e for e in read_events(tmp_path / "whole" / "events.jsonl") if isinstance(e, RoundFinished)]
+    started = next(e for e in read_events(tmp_path / "whole" / "events.jsonl") if isinstance(e, RunStarted))
+    for event in rounds:
+        new = [sum(row[:2] if event.task == 0 else row[2:]) for row in started.counts]
+        assert event.clients == [client for client, images in enumerate(new) if images], "every client is asked"
+
+    part = [*words, *quick, *settings(["data.fraction=0.1", "partition.clients=3", "memory.per_client=5"])]
+    result = fedclass("run", *part, "--method", "fedavg", "--out", "part", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    used = json.loads((tmp_path / "part" / "summary.json").read_text())["images_used"]
+    assert 90 <= used <= 94
+    assert f"trains on {used} of 943 images" in result.stdout.splitlines()[0]
+    planned = fedclass("plan", *part, cwd=tmp_path)
+    assert f"trains on {used} of 943 images" in planned.stdout
+
+
+def test_whoever_names_neither_recipe_nor_data_is_told_what_is_quick(tmp_path: Path) -> None:
+    """Before anything is drawn or trained; a mistake stops it here."""
+    result = fedclass("run", "--set", "train.device=abacus", cwd=tmp_path)
+    assert result.stdout.splitlines()[0].startswith("no recipe: every key has its default, 60,000 images and 10 rounds")
+    assert "For a demonstration within minutes: fedclass compare demo" in result.stdout.replace("\n", " ")
+    failed(result, 2)
+    assert "no recipe" not in fedclass("run", "demo", "--set", "train.device=abacus", cwd=tmp_path).stdout
 
 
 def test_a_users_own_method_and_backbone_run_from_the_working_folder(tiny_settings: list[str], tmp_path: Path) -> None:
@@ -166,7 +220,7 @@ def test_one_failing_member_does_not_take_the_others_with_it(tiny_settings: list
     result = fedclass("compare", *words, cwd=tmp_path)
     assert result.returncode != 0
     assert "fedavg (standard)" in result.stdout
-    assert "left out until all runs are there" in result.stdout
+    assert "Nothing is compared or chosen until all runs are there" in result.stdout
     assert "fedavg (standard)" in (tmp_path / "all" / "results.md").read_text()
     assert "its process ended early, with code 0" in result.stderr
     assert "mine:Raises: not today" in result.stderr
@@ -176,8 +230,8 @@ def test_names_are_not_read_as_markup_and_nothing_is_cut_off_in_a_pipe(tmp_path:
     from conftest import write_tiny
 
     write_tiny(tmp_path / "t.npz", classes=8)
-    words = settings(["data.name=npz", "data.path=t.npz", "stream.tasks=2,2,2,2", "data.fraction=1.0"])
-    words += settings(["data.test_fraction=1.0", "partition.kind=iid", "partition.clients=2", "train.rounds=1"])
+    words = settings(["data.name=npz", "data.path=t.npz", "stream.tasks=2,2,2,2", "partition.kind=iid"])
+    words += settings(["partition.clients=2", "train.rounds=1"])
     words += settings(["memory.per_client=4", "method.variant=paper", "method.temperature=2.5"])
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     run = subprocess.run(

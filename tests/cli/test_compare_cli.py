@@ -75,8 +75,8 @@ def test_compare_writes_its_tables_and_table_prints_them_again(tiny_settings: li
     assert "Differences from fedavg (standard), paired over seeds 0, 1" in shown
 
     for name, ending in (("markdown", "md"), ("latex", "tex"), ("csv", "csv")):
-        again = done("table", "both/fedavg-s0", "both/fedavg-s1", "both/fedclass-released-s0", "both/fedclass-released-s1",
-                     "both", "--format", name, cwd=tmp_path)  # fmt: skip
+        first = [f"both/{method}-s{seed}" for method in ("fedavg", "fedclass-released") for seed in (0, 1)]
+        again = done("table", *first, "both", "--format", name, cwd=tmp_path)
         assert again == (both / f"results.{ending}").read_text()
     assert r"\bottomrule" in (both / "results.tex").read_text()
     against = done("table", "both", "--against", "fedclass:beta=8", cwd=tmp_path)
@@ -92,6 +92,69 @@ def test_compare_writes_its_tables_and_table_prints_them_again(tiny_settings: li
     (both / "fedavg-s1" / "summary.json").unlink()
     line = failed("table", "both/fedavg-s0", "both/fedavg-s1", cwd=tmp_path, code=4)
     assert "both/fedavg-s1: no finished runs to compare" in line
+
+
+def test_table_has_the_rows_and_the_reference_of_the_comparison(tiny_settings: list[str], tmp_path: Path) -> None:
+    """By name, fedavg comes before fedwa, and the differences would change their sign."""
+    words = [*settings([*tiny_settings, "train.rounds=1"]), "--out", "both"]
+    shown = done("compare", "--methods", "fedwa,fedclass,fedavg", *words, cwd=tmp_path)
+    assert "Differences from fedwa" in shown
+    printed = shown[: shown.index("runs and tables")]
+    assert done("table", "both", cwd=tmp_path).split() == printed[printed.index("npz {2,2}") :].split()
+    stored = (tmp_path / "both" / "results.md").read_text()
+    assert done("table", "both", "--format", "markdown", cwd=tmp_path) == stored
+
+    shown = done("compare", "--methods", "fedclass,fedavg", "--against", "fedavg", *words, cwd=tmp_path)
+    assert "Differences from fedavg (standard)" in shown
+    assert "Differences from fedavg (standard)" in done("table", "both", cwd=tmp_path), "as typed the last time"
+    assert "Differences from fedwa" in done("table", "both", "--against", "fedwa", cwd=tmp_path)
+    (tmp_path / "both" / "order.json").write_text("[]")
+    assert "order.json: is damaged" in failed("table", "both", cwd=tmp_path, code=4)
+
+
+MINE = """
+from dataclasses import dataclass
+from fedclass import FedAvg
+from helper import FACTOR
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(FedAvg):
+    def loss(self, client, batch):
+        return FACTOR * super().loss(client, batch)
+"""
+
+
+def test_a_comparison_of_edited_code_is_refused_and_never_shows_the_old_figures_as_new(
+    tiny_settings: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "helper.py").write_text("FACTOR = 1.0")
+    words = ["--methods", "fedavg,mine:Mine", *settings([*tiny_settings, "train.rounds=1"]), "--out", "both"]
+    first = done("compare", *words, cwd=tmp_path)
+    assert done("compare", *words, cwd=tmp_path)[-200:] == first[-200:], "the same code shows the same again"
+    (tmp_path / "helper.py").write_text("FACTOR = 30.0")
+    line = failed("compare", *words, cwd=tmp_path, code=4)
+    assert "both/mine-Mine-s0: its code has changed: helper.py changed." in line
+    assert "--changed-code" in line
+    shown = done("compare", *words, "--seeds", "0,1", "--changed-code", cwd=tmp_path)
+    assert "MIXED CODE: the seeds of mine:Mine (standard) were run by different code." in shown
+    assert "MIXED CODE" in done("table", "both", cwd=tmp_path)
+    other = done("compare", *words[:-1], "new", cwd=tmp_path)
+    assert "MIXED CODE" not in other
+    assert summary(tmp_path / "new" / "mine-Mine-s0") != summary(tmp_path / "both" / "mine-Mine-s0")
+    shas = [summary(tmp_path / folder / "mine-Mine-s0")["weights_sha256"] for folder in ("both", "new")]
+    assert shas[0] != shas[1]
+
+
+def test_resume_refuses_edited_code_too(tiny_settings: list[str], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "helper.py").write_text("FACTOR = 1.0")
+    done("run", "--method", "mine:Mine", *settings([*tiny_settings, "train.rounds=1"]), "--out", "run", cwd=tmp_path)
+    (tmp_path / "run" / "summary.json").unlink()
+    (tmp_path / "helper.py").write_text("FACTOR = 30.0")
+    assert "helper.py changed" in failed("run", "--resume", "run", cwd=tmp_path, code=4)
+    assert "MIXED CODE: run went on" in done("run", "--resume", "run", "--changed-code", cwd=tmp_path)
+    assert "--changed-code is for --resume" in failed("run", "--changed-code", cwd=tmp_path, code=2)
 
 
 def test_an_unfinished_run_is_left_out_with_a_warning_and_no_runs_are_an_error(tmp_path: Path) -> None:
@@ -126,7 +189,38 @@ def test_a_sweep_makes_a_row_per_setting_whatever_the_key(tiny_settings: list[st
     with (tmp_path / "swept" / "results.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert [line["memory.per_client"] for line in lines] == ["0", "8"]
+    assert "to choose between them use --set data.validation=0.1" in shown
     assert [float(line["accuracy_last"]) for line in lines] == [summary(run)["accuracy_last"] for run in runs]
+
+
+def test_a_sweep_with_validation_images_chooses_by_them(tiny_settings: list[str], tmp_path: Path) -> None:
+    fixed = [setting for setting in tiny_settings if not setting.startswith(("stream.tasks", "memory.per_client"))]
+    fixed += ["stream.tasks=[2,2]", "data.validation=0.25"]
+    words = ["--method", "fedavg", *settings([*fixed, "memory.per_client=0,8"])]
+    shown = done("sweep", *words, "--out", "swept", cwd=tmp_path)
+    runs = {n: summary(tmp_path / "swept" / f"memory.per_client={n}-s0") for n in (0, 8)}
+    best = max(runs, key=lambda n: runs[n]["validation_accuracy_last"])
+    text = (tmp_path / "swept" / "results.md").read_text()
+    on_validation, _, on_test = text.split("### ")[1:]
+    for n, own in runs.items():
+        mark = " *" if n == best else ""
+        figures = f"{own['validation_accuracy_last']:.1f}{mark} | {own['validation_forgetting_fedclass']:.1f} |"
+        (line,) = [
+            line
+            for line in on_validation.splitlines()
+            if line.startswith(f"| fedavg (standard) memory.per_client={n} ")
+        ]
+        assert line.endswith(figures)
+    (line,) = [line for line in on_test.splitlines() if line.startswith("| fedavg")]
+    assert line.startswith(f"| fedavg (standard) memory.per_client={best} |")
+    assert line.endswith(f"{runs[best]['accuracy_last']:.1f} | {runs[best]['forgetting_fedclass']:.1f} |")
+    assert "on validation images" in shown
+    assert "validation accuracy" in shown
+    assert "to choose between them" not in text
+    with (tmp_path / "swept" / "results.csv").open() as file:
+        assert [line["accuracy_last"] != "" for line in csv.DictReader(file)] == [n == best for n in runs]
+    assert done("table", "swept", "--format", "markdown", cwd=tmp_path) == text
+    assert "(validation)" in done("list", "swept", cwd=tmp_path)
 
 
 def test_the_paper_beside_ours_at_a_reduced_scale(tiny_settings: list[str], tmp_path: Path) -> None:

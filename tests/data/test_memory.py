@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from fedclass.data.memory import Exemplars, MemorySettings, check_budget, herd, planned, remember
+from fedclass.data.memory import Exemplars, MemorySettings, check_budget, check_fewest, herd, planned, remember
 from fedclass.errors import ConfigError
 from reference import herding
 
@@ -224,17 +224,35 @@ def unit_rows(count, width, seed):
 
 @checked
 @given(count=st.integers(1, 14), width=st.integers(1, 6), seed=st.integers(0, 10_000), data=st.data())
-def test_herding_is_algorithm_4_of_icarl(count, width, seed, data):
+def test_herding_without_unit_means_is_algorithm_4_as_printed(count, width, seed, data):
     features = unit_rows(count, width, seed) if width > 1 else np.arange(1, count + 1, dtype=np.float32)[:, None] ** 2
     wanted = data.draw(st.integers(0, count))
-    picked = herd(features, wanted)
+    picked = herd(features, wanted, unit_means=False)
     assert picked.dtype == np.int64
-    assert picked.tolist() == herding.herd(features.astype(float).tolist(), wanted)
+    assert picked.tolist() == herding.herd(features.astype(float).tolist(), wanted, herding.as_it_is)
+
+
+@checked
+@given(count=st.integers(1, 14), width=st.integers(3, 8), seed=st.integers(0, 10_000), data=st.data())
+def test_herding_is_algorithm_4_of_icarl_with_every_mean_of_unit_length(count, width, seed, data):
+    features = unit_rows(count, width, seed)
+    wanted = data.draw(st.integers(0, count))
+    assert herd(features, wanted).tolist() == herding.herd(features.astype(float).tolist(), wanted, herding.unit)
+
+
+def test_the_two_ways_of_herding_choose_differently():
+    features = unit_rows(100, 16, seed=4)
+    paper, pycil = (set(herd(features, 20, unit_means=unit).tolist()) for unit in (True, False))
+    assert 0 < len(paper & pycil) < 20
 
 
 def test_herding_by_hand():
     """Mean 3; 3 itself is nearest, then 2 (mean 2.5) ties with 4 and comes first, then 4 restores the mean."""
-    assert herd(np.array([[1], [2], [3], [4], [5]], np.float32), 3).tolist() == [2, 1, 3]
+    assert herd(np.array([[1], [2], [3], [4], [5]], np.float32), 3, unit_means=False).tolist() == [2, 1, 3]
+
+
+def test_opposite_features_whose_mean_has_no_direction_are_herded_all_the_same():
+    assert sorted(herd(np.array([[1, 0], [-1, 0]], np.float32), 2).tolist()) == [0, 1]
 
 
 def test_equal_images_are_picked_once_each_in_file_order():
@@ -259,12 +277,40 @@ def test_the_mean_of_the_picked_approaches_the_mean_of_the_class():
         k = np.arange(1, len(order) + 1)
         return np.linalg.norm(mean - features[order].cumsum(axis=0) / k[:, None], axis=1)
 
-    herded = errors(herd(features.astype(np.float32), 100))
+    herded = errors(herd(features.astype(np.float32), 100, unit_means=False))
     rng = np.random.default_rng(3)
     drawn = np.mean([errors(rng.permutation(300)[:100]) for _ in range(50)], axis=0)
     assert (herded * np.arange(1, 101)).max() < 2.0
     assert herded[9] < drawn[9] / 2
     assert herded[99] < drawn[99] / 4
+
+
+# Budgets too small for a method that needs means.
+
+SHARES = np.array([[6, 1, 5, 9], [1, 4, 0, 9]])
+
+
+def test_the_smallest_memory_that_works_is_named_and_works():
+    names, sizes = ("a", "b", "c", "d"), (2, 2)
+    with pytest.raises(ConfigError) as error:
+        check_fewest(per_client(3), SHARES, sizes, names, 2, "use another")
+    # client 1 needs two of class b among its three classes, client 0 two of class a and of class c among four
+    assert str(error.value) == (
+        "[memory] per_client = 3 leaves no client with 2 exemplars of class 'b' after task 1, and this method needs "
+        "them; the smallest memory that works is per_client = 7 or per_class = 2; or use another"
+    )
+    with pytest.raises(ConfigError, match="per_client = 6 leaves no client with 2 exemplars of class 'c'"):
+        check_fewest(per_client(6), SHARES, sizes, names, 2, "")
+    with pytest.raises(ConfigError, match="per_class = 1 leaves no client"):
+        check_fewest(per_class(1), SHARES, sizes, names, 2, "")
+    for enough in (per_client(7), per_class(2)):
+        check_fewest(enough, SHARES, sizes, names, 2, "")
+    check_fewest(per_client(0), SHARES, sizes, names, 0, "")
+
+
+def test_images_that_no_client_has_two_of_are_no_matter_of_memory():
+    with pytest.raises(ConfigError, match=r"\[partition\] no client has 2 images of class 'b'.*or use another"):
+        check_fewest(per_class(9), np.array([[5, 1], [5, 1]]), (1, 1), ("a", "b"), 2, "use another")
 
 
 # Budgets that make no sense.

@@ -266,7 +266,7 @@ def test_the_cap_evens_out_sizes_and_starves_the_last_classes():
         counts = np.stack([counts_of(shares_of(wanted, targets, seed=s), targets, 47) for s in range(10)])
         lacking[kind], spread[kind] = (counts[:, :, -1] == 0).mean(), counts.sum(axis=2).std()
     assert lacking["dirichlet"] < 0.25 < 0.4 < lacking["fedml"]
-    assert spread["fedml"] < 0.5 * spread["dirichlet"]
+    assert spread["fedml"] < 0.7 * spread["dirichlet"]
 
 
 def test_a_cap_with_a_minimum_draws_again_and_gives_up_in_the_end():

@@ -1,13 +1,13 @@
 """Neither side believes the other: hostile updates are rejected by the server, hostile jobs by the site."""
 
-import contextlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,8 +18,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from deploy.test_sites import Federation, header
-from fedclass.deploy.answer import SOCKET, answer, respond, site_of, worker
-from fedclass.deploy.settings import FILE_NAME
+from fedclass.deploy.answer import answer, respond, site_of
+from fedclass.deploy.node import Log, alone, answering
 from fedclass.engines.flower import codec
 from fedclass.engines.flower.frames import Frame
 from fedclass.errors import ClientError, ConfigError
@@ -296,30 +296,14 @@ def test_a_frame_comes_back_as_it_was() -> None:
     plan = Plan("f", {"seed": 1}, (0.5,), (0.25,), (8, 8, 3), ("ä", "b"), (2,), None)
     job = Job(3, 0, 1, "train", {"w": torch.randn(2, 3), "n": torch.tensor(5)}, {"w": torch.ones(1)})
     frame = codec.job(plan, job, with_teacher=True)
-    for again in (Frame.from_record(frame.to_record()), Frame.from_bytes(frame.to_bytes())):
-        read = codec.read_ask(again)
-        assert isinstance(read, tuple)
-        assert read[0] == plan
-        assert replace(read[1], weights={}, teacher=None) == replace(job, weights={}, teacher=None)
-        assert torch.equal(read[1].weights["w"], job.weights["w"])
-        assert read[1].weights["n"].shape == ()
-        assert torch.equal(read[1].teacher["w"], torch.ones(1))
+    read = codec.read_ask(Frame.from_record(frame.to_record()))
+    assert isinstance(read, tuple)
+    assert read[0] == plan
+    assert replace(read[1], weights={}, teacher=None) == replace(job, weights={}, teacher=None)
+    assert torch.equal(read[1].weights["w"], job.weights["w"])
+    assert read[1].weights["n"].shape == ()
+    assert torch.equal(read[1].teacher["w"], torch.ones(1))
     assert "teacher" not in codec.job(plan, job, with_teacher=False).tensors
-
-
-def test_a_warm_worker_gives_the_same_answer(asked: tuple[Frame, dict[str, Any]], tmp_path: Path) -> None:
-    frame, config = asked
-    said: list[str] = []
-    cold = answer(frame, config)
-    with worker(site_of(config), said.append):
-        warm = answer(frame, config)
-        refused = answer(Frame({"ask": "shell"}), config)
-    assert warm == cold
-    assert refused.header["answer"] == "refused"
-    assert "train 0.0" in said[0]
-    assert "refused, asks for 'shell'" in said[1]
-    assert answer(frame, config) == cold  # once the worker is gone
-    assert np.array_equal(list(tmp_path.rglob("*.sock")), [])
 
 
 def failing(error: Exception) -> Callable[..., Any]:
@@ -329,91 +313,66 @@ def failing(error: Exception) -> Callable[..., Any]:
     return fail
 
 
-def test_a_worker_outlives_whatever_goes_wrong(
+def test_a_sites_log_says_who_asked_what_and_what_was_sent(
     asked: tuple[Frame, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If its thread ended, all who ask would wait for ever."""
+    """Each with its time, once; what went wrong is there in full, and the server is told less."""
     frame, config = asked
-    said: list[str] = []
-    site = site_of(config)
-    with worker(site, said.append):
-        with monkeypatch.context() as broken:
-            broken.setattr(site, "run", failing(ZeroDivisionError("ward 7")))
-            reason = answer(frame, config).header["reason"]
-        assert reason == "failed (ZeroDivisionError); its own log says why"
-        assert "ward 7" in said[0]
-        with monkeypatch.context() as broken:
-            broken.setattr("fedclass.deploy.answer.summary", failing(ValueError("no summary")))
-            with pytest.raises(ClientError, match="worker ended while it was asked"):
-                answer(frame, config)
-        assert answer(frame, config).header["answer"] == "update"
+    site, said = site_of(config), list[str]()
+    tell = answering(site, "fl.example.org:8443", Log(said.append))
+    done = tell(frame, run=7)
+    assert done == answer(frame, config)
+    size = sum(map(len, done.tensors.values())) + len(json.dumps(done.header))
+    (line,) = said
+    time, _, words = line.partition(" ")
+    assert datetime.fromisoformat(time).tzinfo is not None
+    federation = frame.header["plan"]["federation"]
+    assert words.startswith(
+        f"fl.example.org:8443 (run 7) asked for {federation}: training, task 1, round 1; sent {size} "
+    )
+    assert re.search(r"bytes: number of images \(\d+\), loss, samples, weights \(\d+ tensors\); \d+\.\d{3} s$", words)
+    tell(codec.announcement_asked(federation, 1), run=7)
+    assert f"asked for {federation}: what this site holds, before task 2; sent" in said[1]
+    assert "names of 2 classes and their numbers of images (" in said[1]
+    tell(Frame({"ask": "shell"}), run=8)
+    assert "(run 8) asked for None: shell None; REFUSED: asks for 'shell', which fedclass does not do" in said[2]
+    with monkeypatch.context() as broken:
+        broken.setattr(site, "run", failing(ZeroDivisionError("ward 7")))
+        reason = tell(frame, run=9).header["reason"]
+    assert reason == "failed (ZeroDivisionError); its own log says why"
+    assert "ward 7" in said[3]
+    assert "REFUSED: failed (ZeroDivisionError)" in said[4]
+    assert tell(frame, run=9) == done
 
 
 def test_a_loss_that_is_no_number_is_said(asked: tuple[Frame, dict[str, Any]]) -> None:
     frame, config = asked
     wild = recipe(frame, "train", learning_rate=1e30, local_epochs=3)
-    with worker(site_of(config), lambda _: None):
-        for _ in range(2):
-            assert "train.learning_rate may be too high" in answer(wild, config).header["reason"]
-
-
-@pytest.mark.parametrize("warm", [True, False])
-def test_names_of_files_stay_at_the_site(
-    asked: tuple[Frame, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str], warm: bool
-) -> None:
-    frame, config = asked
-    bad = tmp_path / "photos" / "ant" / "jane-doe-1970.png"
-    bad.parent.mkdir(parents=True)
-    bad.write_bytes(b"no image")
-    config = {**config, "data": str(tmp_path / "photos")}
-    said: list[str] = []
-    with worker(site_of(config), said.append) if warm else contextlib.nullcontext():
-        refused = answer(frame, config)
-    assert refused.header == {
-        "answer": "refused",
-        "reason": "cannot use its images; its own log says why",
-        "teacher": False,
-    }
-    assert "jane-doe-1970.png" in (said[0] if warm else capsys.readouterr().err)
+    for _ in range(2):
+        assert "train.learning_rate may be too high" in answer(wild, config).header["reason"]
 
 
 def test_the_server_cannot_write_into_a_sites_log(asked: tuple[Frame, dict[str, Any]]) -> None:
     frame, config = asked
     said: list[str] = []
-    with worker(site_of(config), said.append):
-        answer(changed(frame, "job", phase="train\n\x1b[2Jall is well" + 10_000 * "!"), config)
-    (line,) = said
-    assert line.isprintable()
-    assert len(line) < 3000
+    tell = answering(site_of(config), "fl.example.org:8443", Log(said.append))
+    tell(changed(frame, "job", phase="train\n\x1b[2Jall is well" + 10_000 * "!"), run=1)
+    tell(changed(frame, "plan", federation={"x\r": 10_000 * ["y"]}), run=1)
+    for line in said:
+        assert line.isprintable()
+        assert len(line) < 3000
 
 
-def test_a_federation_cannot_take_the_place_of_the_workers_door() -> None:
-    assert not FILE_NAME.fullmatch(SOCKET)
-
-
-def test_a_store_whose_name_is_too_long_for_a_socket_works_without(
-    asked: tuple[Frame, dict[str, Any]], tmp_path: Path
-) -> None:
-    frame, config = asked
-    config = {**config, "store": str(tmp_path / ("long" * 25))}
-    said: list[str] = []
-    with worker(site_of(config), said.append):
-        assert answer(frame, config).header["answer"] == "update"
-    assert "too long a name for a socket" in said[0]
-
-
-def test_a_store_has_one_worker(asked: tuple[Frame, dict[str, Any]], tmp_path: Path) -> None:
-    frame, config = asked
-    said: list[str] = []
-    with worker(site_of(config), said.append):
-        with (
-            pytest.raises(ConfigError, match="another `fedclass site run` is using it"),
-            worker(site_of(config), lambda _: None),
-        ):
+def test_a_store_has_one_process_and_one_owner(asked: tuple[Frame, dict[str, Any]], tmp_path: Path) -> None:
+    _, config = asked
+    settings = site_of(config).settings
+    settings.store.mkdir(exist_ok=True)
+    settings.store.chmod(0o755)
+    with alone(settings):
+        assert settings.store.stat().st_mode & 0o777 == 0o700
+        with pytest.raises(ConfigError, match="another `fedclass site run` is using it"), alone(settings):
             pass
-        assert answer(frame, config).header["answer"] == "update"
-        assert len(said) == 1
     (tmp_path / "file").touch()
-    config = {**config, "store": str(tmp_path / "file" / "store")}
-    with pytest.raises(ConfigError, match="cannot be used"), worker(site_of(config), lambda _: None):
+    elsewhere = replace(settings, store=tmp_path / "file" / "store")
+    with pytest.raises(ConfigError, match="cannot be used"), alone(elsewhere):
         pass

@@ -1,6 +1,8 @@
 """Real SuperLinks, SuperNodes and processes on this machine: the same bits, through faults; and what sites send."""
 
+import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -79,6 +81,63 @@ def processes(word: str, below: Path) -> list[int]:
     return found
 
 
+ATTACK = """
+[project]
+name = "attack"
+version = "1.0.0"
+description = ""
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "fedclass"
+
+[tool.flwr.app.components]
+serverapp = "boss:app"
+clientapp = "thief:app"
+"""
+ATTACKERS_SERVER = """
+import json, pathlib
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import ServerApp
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    words = RecordDict({{"c": ConfigRecord({{"a": 1}})}})
+    asked = [Message(words, node, "query") for node in grid.get_node_ids()]
+    answers = list(grid.send_and_receive(asked, timeout=100))
+    part = pathlib.Path({here!r}) / "answers.part"
+    part.write_text(json.dumps([m.error.reason if m.has_error() else "" for m in answers]))
+    part.rename(part.with_suffix(".json"))
+"""
+ATTACKERS_CLIENT = """
+import pathlib
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+(pathlib.Path({here!r}) / "executed").touch()
+app = ClientApp()
+
+
+@app.query()
+def read_everything(message, context):
+    images = [path.read_bytes().hex() for path in pathlib.Path({here!r}).rglob("*.npz")]
+    return Message(RecordDict({{"c": ConfigRecord({{"loot": images}})}}), reply_to=message)
+"""
+
+
+def attack(folder: Path) -> Path:
+    """An app with a ClientApp of its own, which leaves a mark wherever it is imported and sends a site's images."""
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text(ATTACK)
+    (folder / "boss.py").write_text(ATTACKERS_SERVER.format(here=str(folder.parent)))
+    (folder / "thief.py").write_text(ATTACKERS_CLIENT.format(here=str(folder.parent)))
+    return folder
+
+
 def test_the_same_bits_although_server_and_link_are_killed(tiny: Tiny, tmp_path: Path) -> None:
     """kill -9 of the ServerApp in the first task, of the SuperLink in the second; each run again goes on.
 
@@ -108,13 +167,16 @@ def test_the_same_bits_although_server_and_link_are_killed(tiny: Tiny, tmp_path:
     assert there["weights_sha256"] == alone["weights_sha256"]
     assert there["accuracy_matrix"] == alone["accuracy_matrix"]
     assert len(events(out, RunResumed)) == 2
+    for path in (out, *out.rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path  # no other user of the server's machine can read it
     assert processes("flower-", root) + processes("flwr-", root) == []
 
 
 def test_rounds_go_on_while_sites_come_and_go(tiny: Tiny, tmp_path: Path) -> None:
     """One joins late and fails later, one is killed and comes back, one sleeps past the deadline: nobody is waited for.
 
-    And no exemplar is among the bytes that sites have sent, in plain text here so that they can be read.
+    No exemplar is among the bytes that sites have sent, in plain text here so that they can be read. And before all of
+    it, somebody who reaches the control port sends an app with code of their own, which no site executes.
     """
     experiment = tiny("train.rounds=4", "train.local_epochs=2", "evaluation.every=0", "stream.tasks=4")
     sites, app = prepared(tmp_path, experiment, deadline_seconds=45.0, pin_nodes=False, min_sites=2)
@@ -123,6 +185,14 @@ def test_rounds_go_on_while_sites_come_and_go(tiny: Tiny, tmp_path: Path) -> Non
         federation = Loopback(root, sites, secure=False, door=tap.port, asleep=["site-002"])
         tap.target = federation.port
         with federation:
+            for name in ("site-000", "site-001"):
+                wait_until(lambda name=name: "connected to" in federation.log(name).read_text(), name)
+            federation.submit(attack(tmp_path / "attack"))
+            wait_until((tmp_path / "answers.json").exists, "answers to the attack")
+            answers = json.loads((tmp_path / "answers.json").read_text())
+            assert len(answers) == 2
+            assert all("this site runs fedclass's own app only" in answer for answer in answers)
+            assert processes("flwr-clientapp", root) == []
             number = federation.submit(app)
             wait_until(lambda: rounds_done(out) == 1, "the first round")
             federation.kill("site-001")
@@ -135,6 +205,12 @@ def test_rounds_go_on_while_sites_come_and_go(tiny: Tiny, tmp_path: Path) -> Non
             os.kill(sleeper, signal.SIGCONT)
             Path(sites["site-002"]["data"]).write_bytes(b"damaged")  # its job of the fourth round raises
             federation.follow(number, out, lambda _: None)
+    assert not (tmp_path / "executed").exists()
+    for name in ("site-000", "site-001"):
+        said = federation.log(name).read_text()
+        assert said.count("REFUSED, nothing of it was executed: it brings 'boss.py' and 1 other files") == 1
+        assert re.search(r"asked for federation-\w+: training, task 1, round 1; sent \d+ bytes: number of images", said)
+        assert "INFO" not in said  # Flower's own words are elsewhere
     took_part = [set(event.clients) for event in events(out, RoundFinished)]
     assert took_part[0] == {0, 1}
     assert 1 not in took_part[1]

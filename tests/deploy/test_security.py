@@ -1,20 +1,24 @@
 """Who is let in, and who is not: real Flower processes on this machine, with the keys and commands of `deploy keys`."""
 
+import base64
 import importlib.util
 import json
 import os
 import shutil
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import httpx
 import pytest
 
 from fedclass.deploy import commands
+from fedclass.deploy.app import write_app
 from fedclass.deploy.keys import Keys, make_keys
 from fedclass.deploy.processes import accepts, free_port
 
@@ -40,6 +44,10 @@ class Link:
     folder: Path
     environment: dict[str, str]
 
+    @property
+    def secret(self) -> Path:
+        return self.folder / "secret"
+
     def flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = ["flwr", *words]
         return subprocess.run(
@@ -57,7 +65,8 @@ class Link:
             f"127.0.0.1:{port}",
             ca=ca or self.keys.ca,
             private=private or self.keys.private(site),
-            config={"name": site, "data": "images", "store": "store"},
+            secret=self.secret,
+            trusted=None,
         )
         return [*words, "--port", str(free_port())]
 
@@ -96,10 +105,12 @@ def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Link]:
     }
     link = Link(keys, free_port(), folder, environment)
     (folder / "flwr").mkdir()
+    link.secret.write_bytes(b"of a site")
     (folder / "flwr" / "config.toml").write_text(commands.connection(keys, port=link.port))
     log = folder / "superlink.log"
-    with link.running(commands.superlink(keys, Path("link.db"), port=link.port), log) as process:
-        wait_until(lambda: accepts(link.port) or process.poll() is not None, "the SuperLink's port")
+    words = [sys.executable, "-m", "fedclass", "deploy", "link", "--database", "link.db", "--port", str(link.port)]
+    with link.running(words, log) as process:
+        wait_until(lambda: "the server runs on" in log.read_text() or process.poll() is not None, "the SuperLink")
         assert process.poll() is None, log.read_text()
         for site in keys.sites:
             done = link.flwr(*commands.register(keys, site)[1:])
@@ -111,6 +122,39 @@ def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Link]:
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Keys:
     """Keys of another deployment, whose site has the same name."""
     return make_keys(tmp_path_factory.mktemp("stranger") / "keys", hosts=["fl.example.org"], sites=["alpha"])
+
+
+def test_the_control_port_is_the_operators(link: Link, stranger: Keys, tmp_path: Path) -> None:
+    """Another user of the server's machine reaches the port, knows the address and the CA, and gets nothing."""
+    shutil.copy(link.folder / "flwr" / "config.toml", tmp_path)
+    other = replace(link, environment={**link.environment, "FLWR_HOME": str(tmp_path)})
+    write_app(tmp_path / "app", {"out": str(tmp_path / "run")})
+    wrong = link.environment | {"FLWR_HOME": str(tmp_path / "wrong")}
+    shutil.copytree(link.folder / "flwr", tmp_path / "wrong")
+    credentials = tmp_path / "wrong" / "credentials.yaml"
+    token = (link.keys.folder / "operator.token").read_bytes()
+    told = credentials.read_text()
+    guessed = told.replace(base64.b64encode(token).decode(), base64.b64encode(b"x" + token[1:]).decode())
+    assert guessed != told
+    credentials.write_text(guessed)
+    for who, words in (
+        (other, ("list", commands.CONNECTION)),
+        (other, ("run", str(tmp_path / "app"), commands.CONNECTION)),
+        (other, ("supernode", "register", str(stranger.public("alpha")), commands.CONNECTION)),
+        (replace(link, environment=wrong), ("list", commands.CONNECTION)),
+    ):
+        done = who.flwr(*words)
+        assert done.returncode == 1, words
+        assert "authenticat" in (done.stdout + done.stderr).lower(), done.stdout + done.stderr
+    url = f"https://127.0.0.1:{link.port}/v1/runtime/acquire-task"
+    kind = {"content-type": "application/protobuf"}
+    asked = httpx.post(url, verify=ssl.create_default_context(cafile=str(link.keys.ca)), headers=kind, timeout=60)
+    assert asked.status_code == 401, asked.text
+    assert link.flwr("list", commands.CONNECTION).returncode == 0
+    private = [*link.folder.glob("link.db*"), *link.keys.folder.glob("*.token"), *link.keys.folder.glob("*.secret")]
+    for path in (*private, link.folder / "flwr" / "credentials.yaml"):
+        assert path.stat().st_mode & 0o077 == 0, path
+    assert len(private) >= 3
 
 
 def test_a_registered_key_is_let_in(link: Link, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from deploy.memory_grid import MemoryGrid
 from fedclass.deploy.client_app import app as client_app
 from fedclass.deploy.server_app import app as server_app
 from fedclass.engines.flower.frames import Frame
-from fedclass.errors import RoundError, RunError
+from fedclass.errors import ConfigError, RoundError, RunError
 from fedclass.runs.events import (
     Event,
     RoundFinished,
@@ -224,6 +224,15 @@ def test_test_images_of_the_server_and_of_sites(federation: Federation) -> None:
     assert [sum(row) for row in done.at_sites] == [40 - sum(column) for column in zip(*known.counts, strict=True)]
 
 
+def test_a_method_that_predicts_with_what_the_server_gathers_is_not_tested_at_sites(federation: Federation) -> None:
+    federation.site("north", {"ant": 20, "bee": 20})
+    federation.site("south", {"ant": 20})
+    with pytest.raises(ConfigError, match=r"test-at = 'sites': fedicarl predicts .* method\.classifier=sigmoid"):
+        federation.run(set="method.name=fedicarl", tasks=1)
+    federation.run(set="method.name=fedicarl method.classifier=sigmoid train.rounds=1", tasks=1)
+    assert federation.events(TaskFinished)
+
+
 def test_images_of_another_size_do_not_take_part(federation: Federation) -> None:
     federation.site("north", {"ant": 20, "bee": 20})
     federation.site("south", {"ant": 20})
@@ -306,6 +315,25 @@ def test_a_server_that_begins_again_asks_nothing_twice(federation: Federation) -
         federation.run()
     summary = federation.run()
     assert summary["tasks"] == [2, 1]
+
+
+def test_a_server_of_other_code_does_not_go_on_unless_told(federation: Federation) -> None:
+    federation.site("north", {"ant": 20})
+    federation.site("south", {"bee": 20})
+
+    def fail() -> None:
+        raise KeyboardInterrupt
+
+    federation.grid.tamper = once(fail, task=0, phase="train", round=1)
+    with pytest.raises(KeyboardInterrupt):
+        federation.run(tasks=1)
+    source = federation.root / "run" / "source.json"
+    record = json.loads(source.read_text())
+    record["parts"][0]["files"]["fedclass/federation/server.py"] = "0" * 64  # as if it had been edited since
+    source.write_text(json.dumps(record))
+    with pytest.raises(RunError, match=r"its code has changed: fedclass/federation/server\.py changed"):
+        federation.run(tasks=1)
+    assert federation.run(tasks=1, changed_code=True)["mixed_code"] is True
 
 
 def test_a_server_that_begins_again_keeps_the_size_of_images_and_takes_newcomers_in(federation: Federation) -> None:

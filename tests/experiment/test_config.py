@@ -56,7 +56,7 @@ def test_each_of_them_comes_along_as_the_release_would_run_it(name: str) -> None
 
 
 def test_no_other_recipes_come_along() -> None:
-    assert set(recipes()) == {*PAPER, *(f"{name}_released" for name in PAPER), "default"}
+    assert set(recipes()) == {*PAPER, *(f"{name}_released" for name in PAPER), "demo"}
 
 
 def test_an_empty_recipe_is_all_defaults() -> None:
@@ -66,11 +66,28 @@ def test_an_empty_recipe_is_all_defaults() -> None:
     assert e.memory.per_class is None
 
 
-@pytest.mark.parametrize("name", [*PAPER, "emnist_3task_released", "default"])
+@pytest.mark.parametrize("name", [*PAPER, "emnist_3task_released", "demo", None])
 @pytest.mark.parametrize("method", METHODS)
-def test_what_is_stored_reads_back_as_the_same_experiment(name: str, method: str) -> None:
+def test_what_is_stored_reads_back_as_the_same_experiment(name: str | None, method: str) -> None:
     e = load(name, method=method, seed=3)
     assert experiment(tomllib.loads(e.to_toml())) == e
+
+
+def test_without_a_recipe_every_key_has_its_own_default() -> None:
+    """What makes the demonstration small never reaches who does not name it."""
+    assert load() == Experiment()
+    assert (load().data.fraction, load().data.test_fraction, load().train.participation) == (1.0, 1.0, 1.0)
+    demo = load("demo")
+    assert (demo.data.fraction, demo.data.test_fraction, demo.train.participation) == (0.1, 0.1, 0.4)
+    assert load(None, ["data.name=folder", "data.path=x"]) == experiment({"data": {"name": "folder", "path": "x"}})
+
+
+def test_the_former_name_of_the_demonstration_says_what_to_type(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="the demonstration's is called demo; without a recipe, every key has"):
+        load("default")
+    (tmp_path / "default").write_text("seed = 3")  # a file of one's own may be called so
+    assert load("default").seed == 3
 
 
 def test_overrides_are_toml_or_text() -> None:
@@ -106,6 +123,8 @@ WRONG = {
     "[train]: participation = 1.5": {"train": {"participation": 1.5}},
     "[memory]: per_client = -1": {"memory": {"per_client": -1}},
     "[data]: fraction = 2": {"data": {"fraction": 2}},
+    "[data]: validation = 1": {"data": {"validation": 1}},
+    "[data]: validation = -0.1": {"data": {"validation": -0.1}},
     "[method]: beta = -1": {"method": {"beta": -1}},
     "seed must be a whole number": {"seed": -1},
     "[train]: must be a table": {"train": 3},
@@ -158,3 +177,86 @@ def test_a_users_own_method_needs_no_change_here(user_module) -> None:  # type: 
         find_method(f"{name}:Typo")
     with pytest.raises(ConfigError, match="cannot import"):
         find_method("no_such_package:Mine")
+
+
+HEAD = "from dataclasses import dataclass\nfrom typing import ClassVar\nfrom fedclass.methods import FedAvg, FedCLASS\n"
+DECORATED = "@dataclass(frozen=True, kw_only=True)\n"
+LOST = {
+    "a field called name": (
+        DECORATED + "class Mine(FedAvg):\n    name: str = 'x'\n",
+        "must not be called 'name'",
+    ),
+    "no decorator": (
+        "class Mine(FedAvg):\n    mu: float = 0.1\n",
+        r"Mine has parameters \(mu\) that would be lost; write @dataclass\(frozen=True, kw_only=True\)",
+    ),
+    "no decorator, text annotations": (
+        "class Mine(FedAvg):\n    mu: 'float' = 0.1\n    shared: 'ClassVar[int]' = 3\n",
+        r"Mine has parameters \(mu\) that would be lost",
+    ),
+    "a parent without decorator": (
+        "class Parent(FedAvg):\n    mu: float = 0.1\n" + DECORATED + "class Mine(Parent):\n    nu: float = 1.0\n",
+        r"Parent has parameters \(mu\) that would be lost",
+    ),
+    "a constructor": (
+        "class Mine(FedAvg):\n    def __init__(self, mu=0.1):\n        self.mu = mu\n",
+        r"Mine has parameters \(mu\) that would be lost",
+    ),
+    "a default without its type": (
+        DECORATED + "class Mine(FedCLASS):\n    beta = 8.0\n",
+        r"Mine.beta has no type, so that the inherited default would count; write `beta: type = default`",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_parameters_that_would_be_lost_are_refused(case: str, user_module) -> None:  # type: ignore[no-untyped-def]
+    source, message = LOST[case]
+    user_module("losing", HEAD + source)
+    with pytest.raises(ConfigError, match=message):
+        load(None, method="losing:Mine")
+
+
+def test_a_method_that_only_changes_what_it_does_needs_no_decorator(user_module) -> None:  # type: ignore[no-untyped-def]
+    source = "class Mine(FedCLASS):\n    shared: ClassVar[int] = 3\n    teacher = 'received'\n"
+    user_module(
+        "plain", HEAD + source + "    def loss(self, client, batch):\n        return super().loss(client, batch)\n"
+    )
+    e = load(None, ["method.beta=8"], method="plain:Mine")
+    assert tomllib.loads(e.to_toml())["method"]["beta"] == 8.0
+
+
+def test_a_method_handed_over_in_python_is_checked_too(user_module) -> None:  # type: ignore[no-untyped-def]
+    import importlib
+
+    user_module("handed", HEAD + "class Mine(FedAvg):\n    mu: float = 0.1\n")
+    with pytest.raises(ConfigError, match=r"method: 'handed:Mine': Mine has parameters \(mu\)"):
+        Experiment(method_name="handed:Mine", method=importlib.import_module("handed").Mine())
+
+
+# Paths.
+
+
+def test_paths_in_a_recipe_are_relative_to_it_and_typed_ones_to_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "study").mkdir()
+    recipe = tmp_path / "study" / "mine.toml"
+    recipe.write_text(
+        '[data]\nname = "npz"\npath = "images.npz"\n[partition]\nkind = "file"\npath = "../shares.json"\n'
+    )
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    e = load("../study/mine.toml")
+    assert (e.data.path, e.partition.path) == (f"{tmp_path}/study/images.npz", f"{tmp_path}/study/../shares.json")
+    assert load(str(recipe), ["data.path=new.npz"]).data.path == f"{tmp_path}/elsewhere/new.npz"
+    assert load(str(recipe), ["data.path=''"]).data.path == "", "the cache folder"
+    stored = tmp_path / "config.toml"
+    stored.write_text(e.to_toml())
+    assert load(str(stored)) == e, "stored paths are whole"
+
+
+def test_a_path_from_home_is_stored_as_a_whole_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load(None, ["data.path=~/images"]).data.path == str(tmp_path / "images")
+    assert experiment({"data": {"path": "~/images"}}).data.path == str(tmp_path / "images")

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +16,12 @@ import pytest
 import torch
 
 from fedclass.data.memory import Exemplars
-from fedclass.errors import ConfigError, RunError
+from fedclass.data.partition import save_partition
+from fedclass.errors import ConfigError, DataError, RunError
 from fedclass.experiment.checkpoint import Checkpoints, GlobalModel, State, Totals
 from fedclass.experiment.compare import run_all, run_one
 from fedclass.experiment.config import Experiment, load
+from fedclass.experiment.setup import prepare
 from fedclass.federation.store import ClientState
 from fedclass.runs.events import (
     Event,
@@ -256,6 +259,48 @@ def test_other_images_are_refused(tiny: Tiny, tmp_path: Path) -> None:
     np.savez(mine, **arrays)
     with pytest.raises(RunError, match="the images of npz have changed"):
         run_one(experiment, tmp_path / "cut", go_on=True)
+
+
+def test_a_run_whose_data_moved_goes_on_with_the_same_bits(tiny: Tiny, tiny_file: Path, tmp_path: Path) -> None:
+    """Images are compared, not paths; without the new path, the error says what to type."""
+    run_one(tiny(method="fedclass"), tmp_path / "whole")
+    old, new = tmp_path / "old.npz", tmp_path / "new.npz"
+    shutil.copy(tiny_file, old)
+    stopped_after(tiny(f"data.path={old}", method="fedclass"), tmp_path / "cut", 3)
+    old.rename(new)
+    stored = str(tmp_path / "cut" / "config.toml")
+    with pytest.raises(
+        DataError, match=r"old\.npz: is not there any more; if it has moved, add --set data\.path=PLACE"
+    ):
+        run_one(load(stored), tmp_path / "cut", go_on=True)
+    run_one(load(stored, [f"data.path={new}"]), tmp_path / "cut", go_on=True)
+    assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
+    assert load(stored).data.path == str(new), "and next time it is known"
+
+
+def test_a_finished_run_whose_data_moved_is_read_if_the_images_are_the_same(
+    tiny: Tiny, tiny_file: Path, tmp_path: Path
+) -> None:
+    first = run_one(tiny(method="fedavg"), tmp_path / "run")
+    shutil.copy(tiny_file, tmp_path / "copy.npz")
+    assert run_one(tiny(f"data.path={tmp_path / 'copy.npz'}", method="fedavg"), tmp_path / "run", go_on=True) == first
+    with np.load(tiny_file) as archive:
+        np.savez(tmp_path / "copy.npz", **{**archive, "x_test": archive["x_test"][::-1]})
+    with pytest.raises(RunError, match="the images of npz are not those it was made with"):
+        run_one(tiny(f"data.path={tmp_path / 'copy.npz'}", method="fedavg"), tmp_path / "run", go_on=True)
+
+
+def test_a_partition_that_moved_is_compared_by_what_it_says(tiny: Tiny, tmp_path: Path) -> None:
+    stream = prepare(tiny()).stream
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    save_partition(stream.shares, old, dataset=stream.data.sha256)
+    settings = ["partition.kind=file", "partition.clients=3"]
+    stopped_after(tiny(*settings, f"partition.path={old}"), tmp_path / "cut", 2)
+    save_partition(stream.shares[::-1], new, dataset=stream.data.sha256)
+    with pytest.raises(RunError, match=r"the partition that partition\.path names has changed since"):
+        run_one(tiny(*settings, f"partition.path={new}"), tmp_path / "cut", go_on=True)
+    old.rename(new)
+    run_one(tiny(*settings, f"partition.path={new}"), tmp_path / "cut", go_on=True)
 
 
 def test_a_finished_run_is_read_and_not_run_again(tiny: Tiny, tmp_path: Path) -> None:

@@ -1,16 +1,19 @@
 """Runs that begin in the same way share what they have learned, and nothing else is ever shared."""
 
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedclass.experiment.compare import run_all, run_one
-from fedclass.experiment.config import Experiment
-from fedclass.experiment.reuse import TaskStore, key_after, usual_store
+from fedclass.experiment.config import SECTIONS, Experiment
+from fedclass.experiment.reuse import APART, TaskStore, key_after, usual_store
 from fedclass.experiment.setup import prepare
+from fedclass.experiment.sources import sources
 from fedclass.runs.events import Event, RoundFinished, TaskReused, TaskStarted, UpdateReceived, Warned
+from fedclass.runs.layout import flat
 
 Tiny = Callable[..., Experiment]
 
@@ -30,6 +33,11 @@ def trained(heard: list[Event]) -> set[int]:
     return {event.task for event in heard if isinstance(event, UpdateReceived)}
 
 
+def key(experiment: Experiment, tasks: int) -> str:
+    setup = prepare(experiment)
+    return key_after(setup, tasks, sources(setup))
+
+
 def same(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
     times = ("seconds", "samples_per_second")
     return all(found[key] == wanted[key] for key in wanted if key not in times)
@@ -40,8 +48,9 @@ def test_methods_that_begin_like_fedavg_share_their_first_task_bit_for_bit(tiny:
     for name, experiment in {
         "fedclass": tiny(method="fedclass"),
         "beta": tiny("method.beta=8", method="fedclass"),
-        "paper": tiny("method.variant=paper", method="fedclass"),
-        "fedwa": tiny(method="fedwa"),
+        "released": tiny("method.variant=released", method="fedclass"),
+        "fedclass-tuned": tiny(method="fedclass-tuned"),
+        "fedwa": tiny("method.variant=pycil", method="fedwa"),
     }.items():
         summary, heard = told(experiment, tmp_path / name)
         alone = run_one(experiment, tmp_path / f"{name} alone")
@@ -71,6 +80,7 @@ def test_the_same_experiment_is_taken_over_as_a_whole(method: str, tiny: Tiny, t
         ["memory.per_client=4"],
         ["memory.select=herding"],
         ["model.norm=group"],
+        ["model.head_init=kaiming"],
         ["partition.clients=2"],
         ["partition.kind=dirichlet"],
         ["stream.tasks=3,1"],
@@ -81,47 +91,52 @@ def test_the_same_experiment_is_taken_over_as_a_whole(method: str, tiny: Tiny, t
     ],
 )
 def test_whatever_matters_is_in_the_key(change: list[str], tiny: Tiny) -> None:
-    assert key_after(prepare(tiny(*change)), 1) != key_after(prepare(tiny()), 1)
+    assert key(tiny(*change), 1) != key(tiny(), 1)
+
+
+def test_the_whole_recipe_is_in_the_key_but_for_named_exceptions(tiny: Tiny) -> None:
+    """Also keys that do not exist yet: whoever adds one to a recipe need not think of this."""
+    setup, code = prepare(tiny()), sources(prepare(tiny()))
+    tables = setup.experiment.to_tables()
+
+    class Changed(Experiment):
+        tables: dict[str, Any]
+
+        def to_tables(self) -> dict[str, Any]:
+            return self.tables
+
+    def changed(name: str) -> list[str]:
+        """The keys after each task, with another value there."""
+        section, _, inner = name.rpartition(".")
+        other = {**tables, section: {**tables[section], inner: "other"}} if section else {**tables, name: "other"}
+        experiment = Changed(**{f.name: getattr(setup.experiment, f.name) for f in fields(Experiment)})
+        object.__setattr__(experiment, "tables", other)
+        return [key_after(replace(setup, experiment=experiment), tasks, code) for tasks in (1, 2)]
+
+    first, second = (key_after(setup, tasks, code) for tasks in (1, 2))
+    keys = [*flat(tables), "new", *(f"{section}.new" for section in tables if section != "seed")]
+    assert {key.partition(".")[0] for key in keys} == {"seed", "new", *SECTIONS, "method"}
+    for name in keys:
+        found = changed(name)
+        if name in APART:
+            assert found == [first, second], name
+        else:
+            assert found[1] != second, name
+            assert (found[0] == first) == name.startswith("method."), name
+    assert APART.keys() <= {*flat(tables), "partition.path"}, "an exception for a key that is gone"
 
 
 def test_what_does_not_matter_yet_is_not_in_the_key(tiny: Tiny) -> None:
     """Later tasks, and a method's parameters before they have an effect."""
-    key = key_after(prepare(tiny()), 1)
-    assert key_after(prepare(tiny("stream.tasks=2,1,1")), 1) == key
-    assert key_after(prepare(tiny("method.beta=1")), 1) == key
-    assert key_after(prepare(tiny("method.beta=1")), 2) != key_after(prepare(tiny()), 2)
-    assert key_after(prepare(tiny("stream.class_order=[0, 1, 3, 2]")), 1) == key
+    assert key(tiny("stream.tasks=2,1,1"), 1) == key(tiny(), 1)
+    assert key(tiny("method.beta=1"), 1) == key(tiny(), 1)
+    assert key(tiny("method.beta=1"), 2) != key(tiny(), 2)
+    assert key(tiny("stream.class_order=[0, 1, 3, 2]"), 1) == key(tiny(), 1)
 
 
 def test_methods_with_a_loss_of_their_own_in_the_first_task_do_not_share_it(tiny: Tiny) -> None:
-    keys = [key_after(prepare(tiny(method=method)), 1) for method in ("fedavg", "fedicarl", "glfc")]
-    assert len(set(keys)) == 3
-
-
-MINE = """
-from dataclasses import dataclass
-from fedclass.methods.fedclass import FedCLASS
-
-@dataclass(frozen=True, kw_only=True)
-class Mine(FedCLASS):
-    factor: float = {factor}
-
-    def loss(self, client, batch):
-        return self.factor * super().loss(client, batch)
-"""
-
-
-def test_a_users_method_shares_with_none_and_not_with_its_own_former_self(
-    tiny: Tiny, user_module: Callable[[str, str], str]
-) -> None:
-    """Its code is part of the key, and what its parent says of the first task does not count."""
-    user_module("mine_a", MINE.format(factor=2))
-    user_module("mine_b", MINE.format(factor=2) + "\nchanged = True\n")
-    ours = key_after(prepare(tiny(method="fedclass")), 1)
-    first = key_after(prepare(tiny(method="mine_a:Mine")), 1)
-    assert first != ours
-    setup = prepare(tiny(method="mine_b:Mine"))
-    assert key_after(setup, 1) not in (first, ours)
+    keys = [key(tiny(method=method), 1) for method in ("fedavg", "fedicarl", "glfc", "fedwa")]
+    assert len(set(keys)) == 4
 
 
 @pytest.mark.parametrize(
@@ -172,7 +187,7 @@ def test_a_run_stopped_after_reuse_goes_on(tiny: Tiny, tmp_path: Path) -> None:
 
 
 def test_of_several_experiments_one_learns_what_they_share(tiny: Tiny, tmp_path: Path) -> None:
-    names = ["fedavg", "fedclass", "fedwa"]
+    names = ["fedavg", "fedclass", "fedclass-tuned"]
     heard: list[list[Event]] = [[] for _ in names]
     plan = [(tiny(method=name), tmp_path / name) for name in names]
     assert run_all(plan, workers=2, listen=lambda number, event: heard[number].append(event), reuse=True) == {}

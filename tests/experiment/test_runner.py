@@ -97,12 +97,15 @@ def test_the_run_directory_keeps_its_contract(tiny: Tiny, tmp_path: Path) -> Non
         *("method", "variant", "dataset", "official_data", "tasks", "seed", "engine"),
         *("accuracy_matrix", "accuracy_last", "accuracy_last_macro", "accuracy_average_incremental"),
         *("forgetting_fedclass", "forgetting_per_task", "forgetting_chaudhry", "forgetting_first_task", "bwt"),
-        *("bytes_up", "bytes_down", "seconds", "samples_per_second", "weights_sha256"),
+        *("images_used", "images_available", "validation_images", "test_images_used", "test_images_available"),
+        *("bytes_up", "bytes_down", "seconds", "samples_per_second", "weights_sha256", "code", "mixed_code"),
     ]
+    assert stored["official_data"] is None, "the user's own data"
     assert json.loads(directory.classes.read_text()) == ["0", "1", "2", "3"]
     assert sha256(load_file(directory.model)) == summary["weights_sha256"]
     assert sorted(path.name for path in directory.root.iterdir()) == [
-        *(".lock", "checkpoints", "classes.json", "config.toml", "events.jsonl", "model.safetensors", "summary.json"),
+        *(".lock", "checkpoints", "classes.json", "config.toml", "events.jsonl", "model.safetensors", "source.json"),
+        "summary.json",
     ]
 
 
@@ -237,14 +240,52 @@ def test_odd_clients_work(method: str, weighting: str, tiny: Tiny, tmp_path: Pat
     assert len(summary["accuracy_matrix"]) == 2
 
 
-def test_means_that_lack_a_class_are_told_and_the_model_predicts(tiny: Tiny, tmp_path: Path) -> None:
-    """One exemplar of a class has no mean that may be sent."""
-    _, events = carried_out(tiny("memory.per_class=1", method="fedicarl"), tmp_path / "few")
-    assert len([w for w in of_kind(Warned, events) if "do not cover every class" in w.message]) == 2
+def test_one_classifier_predicts_in_a_whole_run(tiny: Tiny, tmp_path: Path) -> None:
+    """One exemplar of a class has no mean that may be sent: the nearest mean is refused, the sigmoids are not."""
+    with pytest.raises(ConfigError, match=r"per_class = 1 .*per_class = 2; or .*method\.classifier=sigmoid"):
+        prepare(tiny("memory.per_class=1", method="fedicarl"))
+    few = tiny("memory.per_class=1", "method.classifier=sigmoid", method="fedicarl")
+    summary, events = carried_out(few, tmp_path / "few")
+    assert summary["variant"] == "icarl, sigmoids"
+    assert [event.correct is not None for event in of_kind(RoundFinished, events)] == [True, False] * 2
     assert not [name for name in load_file(tmp_path / "few" / "model.safetensors") if name.startswith("extras.")]
-    _, events = carried_out(tiny("memory.per_class=2", method="fedicarl"), tmp_path / "enough")
+    summary, events = carried_out(tiny("memory.per_class=2", method="fedicarl"), tmp_path / "enough")
+    assert summary["variant"] == "icarl, nearest mean"
     assert not of_kind(Warned, events)
+    assert [event.correct for event in of_kind(RoundFinished, events)] == [None] * 4, "there are no means yet"
     assert load_file(tmp_path / "enough" / "model.safetensors")["extras.class_counts"].tolist() == [6] * 4
+
+
+def test_means_that_do_not_arrive_are_told_and_their_classes_never_predicted(tiny: Tiny, tmp_path: Path) -> None:
+    class Forgetful(InProcess):
+        """Class 1 has no mean; after the last task, nobody answers at all."""
+
+        def run(self, jobs: Sequence[Job]) -> Iterator[Update]:
+            for update in super().run(jobs):
+                if jobs[0].phase != "end_task":
+                    yield update
+                elif jobs[0].task == 0:
+                    for tensor in update.extras.values():
+                        tensor[1] = 0
+                    yield update
+
+    with pytest.raises(RoundError, match="task 2: no client sent its class_means and class_counts"):
+        carried_out(tiny(method="fedicarl"), tmp_path / "run", lambda setup: Forgetful(setup.client(MemoryStore())))
+    events = list(read_events(RunDirectory(tmp_path / "run").events))
+    (warned,) = of_kind(Warned, events)
+    assert "task 1: no client has enough exemplars of class '1', which is never predicted" in warned.message
+    (finished,) = of_kind(TaskFinished, events)
+    assert [row[1] for row in finished.confusion] == [0, 0]
+
+
+def test_wa_has_no_bias_and_no_weight_below_zero_in_the_model_it_ends_with(tiny: Tiny, tmp_path: Path) -> None:
+    for variant in ("wa", "pycil"):
+        carried_out(tiny(f"method.variant={variant}", method="fedwa"), tmp_path / variant)
+    wa, pycil = (load_file(tmp_path / name / "model.safetensors") for name in ("wa", "pycil"))
+    assert not wa["head.bias"].any()
+    assert wa["head.weight"].min() == 0
+    assert pycil["head.bias"].any()
+    assert pycil["head.weight"].min() < 0
 
 
 def test_a_batch_of_one_that_cannot_be_normalised_is_explained(tmp_path: Path, tiny: Tiny) -> None:
@@ -258,8 +299,8 @@ def test_a_batch_of_one_that_cannot_be_normalised_is_explained(tmp_path: Path, t
 
 
 def test_without_memory_nothing_is_kept(tiny: Tiny, tmp_path: Path) -> None:
-    for method in ("fedavg", "fedclass", "fedicarl"):
-        _, events = carried_out(tiny("memory.per_client=0", method=method), tmp_path / method)
+    for method, own in (("fedavg", []), ("fedclass", []), ("fedicarl", ["method.classifier=sigmoid"])):
+        _, events = carried_out(tiny("memory.per_client=0", *own, method=method), tmp_path / method)
         assert [t.exemplars for t in of_kind(TaskFinished, events)] == [0, 0]
 
 

@@ -56,7 +56,7 @@ def test_a_model_read_back_has_the_accuracy_of_its_run(method: str, runs: dict[s
     assert result.accuracy_macro == summary["accuracy_last_macro"]
     assert summary["accuracy_last"] > 50
     assert (result.images, result.images_per_class) == (40, dict.fromkeys("0123", 10))
-    assert (result.unknown, result.missing, result.official_data) == ({}, [], True)
+    assert (result.unknown, result.missing, result.official_data) == ({}, [], None)
 
 
 def test_the_file_describes_itself(runs: dict[str, Path], tiny: Tiny, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_a_client_that_missed_the_end_of_a_task_chooses_the_same_exemplars_later
     assert len(before.exemplars) == 8
 
 
-@pytest.mark.parametrize("select", ["random", "herding", "first"])
+@pytest.mark.parametrize("select", ["random", "herding", "herding-pycil", "first"])
 def test_exemplars_are_the_clients_own_images_of_classes_it_has_met(select: str, tiny: Tiny) -> None:
     setup = prepare(tiny(f"memory.select={select}", "memory.per_class=3"))
     client = setup.client(MemoryStore())

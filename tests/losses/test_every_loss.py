@@ -35,6 +35,7 @@ LOSSES: dict[str, Loss] = {
     "compensated_loss": lambda b: losses.compensated_loss(b.current, b.labels, old_classes=b.g),
     "relation_distillation": lambda b: losses.relation_distillation(b.current, b.previous, b.labels),
     "glfc_loss": lambda b: losses.glfc_loss(b.current, b.previous, b.labels),
+    "glfc_loss, no old class": lambda b: losses.glfc_loss(b.current, b.previous, b.labels, compensate=False),
     "glfc_loss, first task": lambda b: losses.glfc_loss(b.current, None, b.labels),
 }
 
@@ -53,6 +54,7 @@ ORACLES: dict[str, Callable[[list, list, list], float]] = {
     "compensated_loss": lambda c, p, y: oracle.compensated_loss(c, y, len(p[0])),
     "relation_distillation": oracle.relation_distillation,
     "glfc_loss": oracle.glfc_loss,
+    "glfc_loss, no old class": lambda c, p, y: oracle.glfc_loss(c, p, y, learned_classes=0),
     "glfc_loss, first task": lambda c, _, y: oracle.glfc_loss(c, None, y),
 }
 

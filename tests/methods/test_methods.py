@@ -1,6 +1,6 @@
 """Each method as a difference from FedAvg."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedclass import losses
-from fedclass.methods import METHODS, Batch, ClientContext, FedAvg, FedCLASS, FedCLASSTuned, FedICARL, FedWA
+from fedclass.errors import RunError
+from fedclass.methods import GLFC, METHODS, Batch, ClientContext, FedAvg, FedCLASS, FedCLASSTuned, FedICARL, FedWA
+from fedclass.methods.base import SGD, Progress, parameters
 from fedclass.methods.fedclass import FORMS, Form
 from fedclass.methods.wa import align
 from fedclass.models.incremental import IncrementalModel
@@ -184,12 +186,59 @@ def test_only_wa_has_a_head_without_bias_and_does_not_begin_like_fedavg() -> Non
         assert method.head_bias is method.begins_like_fedavg is bias
 
 
-def test_aggregate_is_the_mean_by_examples() -> None:
+def test_aggregate_is_the_mean_by_examples_and_glfcs_authors_count_all_clients_alike() -> None:
     def update(client: int, value: float, examples: int) -> Update:
         return Update(client, 0, 0, {"w": torch.full((2,), value)}, examples, {})
 
-    mean = FedAvg().aggregate([update(0, 1.0, 3), update(1, 5.0, 1)], {})
-    assert torch.equal(mean["w"], torch.full((2,), 2.0))
+    updates = [update(0, 1.0, 3), update(1, 5.0, 1)]
+    for method, mean in ((FedAvg(), 2.0), (GLFC(), 2.0), (GLFC(variant="glfc"), 3.0)):
+        assert torch.equal(method.aggregate(updates, {})["w"], torch.full((2,), mean))
+
+
+RECIPES = SGD(learning_rate=0.01, momentum=0.9, weight_decay=1e-4)
+
+
+def test_glfcs_authors_lower_the_learning_rate_within_three_of_ten_rounds() -> None:
+    """Written out for their 10 rounds of 20 epochs: at epochs 100, 150 and 180 of a task, until that round ends."""
+    method = GLFC(variant="glfc")
+    want = {}
+    for round in range(10):
+        divisor = 1
+        for epoch in range(20):
+            divisor = {100: 5, 150: 25, 180: 125}.get(epoch + round * 20, divisor)
+            want[round, epoch] = 2.0 / divisor
+    assert {want[round, 19] for round in (5, 7, 9)} == {2 / 5, 2 / 25, 2 / 125}
+    for (round, epoch), rate in want.items():
+        sgd = method.sgd(RECIPES, progress=Progress(round, 10, epoch, 20))
+        assert sgd == SGD(learning_rate=rate, momentum=0.0, weight_decay=1e-5)
+
+
+def test_the_authors_settings_of_glfc_are_parameters_and_released_takes_the_recipes() -> None:
+    first = Progress(0, 10, 0, 20)
+    assert GLFC().sgd(RECIPES, progress=first) == RECIPES
+    assert GLFC(momentum=0.5).sgd(RECIPES, progress=first) == SGD(0.01, 0.5, 1e-4)
+    assert parameters(GLFC(variant="glfc")) == {
+        "variant": "glfc",
+        "learning_rate": 2.0,
+        "momentum": 0.0,
+        "weight_decay": 1e-5,
+    }
+    assert GLFC(variant="glfc", learning_rate=0.5).sgd(RECIPES, progress=first).learning_rate == 0.5
+    assert FedAvg().sgd(RECIPES, progress=first) is RECIPES
+
+
+def test_glfcs_authors_do_not_compensate_where_a_client_has_had_no_old_class(given: Given) -> None:
+    current, labels, previous = given.logits, given.batch.labels, given.previous
+    plain = losses.glfc_loss(current, previous, labels, compensate=False)
+    compensated = losses.glfc_loss(current, previous, labels)
+    assert not torch.allclose(plain, compensated)
+    with_old = replace(given.client, met=frozenset({1}))
+    for method, client, want in (
+        (GLFC(), given.client, compensated),
+        (GLFC(variant="glfc"), given.client, plain),
+        (GLFC(variant="glfc"), with_old, compensated),
+    ):
+        torch.testing.assert_close(method.loss(client, given.batch), want)
 
 
 class TestNearestMeanOfExemplars:
@@ -209,12 +258,24 @@ class TestNearestMeanOfExemplars:
         torch.testing.assert_close(extras["class_means"][4], features[2:4].mean(0))
         assert extras["class_means"][[1, 2, 3]].abs().sum() == 0
 
-    def test_no_exemplars_give_no_means_and_the_sigmoids_predict(self) -> None:
+    def test_no_exemplars_give_no_means(self) -> None:
         extras = self.sent(torch.zeros(0, 3, 2, 2), [])
         assert extras["class_counts"].tolist() == [0] * 5
-        assert self.method.gather([extras]) == {}
+        assert self.method.never_predicted(self.method.gather([extras])) == [0, 1, 2, 3, 4]
+        with pytest.raises(RunError, match=r"no class means.*method\.classifier=sigmoid"):
+            self.method.predict(model(), torch.randn(4, 3, 2, 2), {})
+
+    def test_with_sigmoids_nothing_is_sent_and_the_models_scores_predict(self) -> None:
+        method = FedICARL(classifier="sigmoid")
+        assert (method.uploads, method.needs_extras, method.fewest_exemplars) == ((), False, 0)
+        assert method.selects == "herding"
         images = torch.randn(4, 3, 2, 2)
-        assert torch.equal(self.method.predict(model(), images, {}), model()(images))
+        assert torch.equal(method.predict(model(), images, {}), model()(images))
+        assert (self.method.needs_extras, self.method.fewest_exemplars) == (True, 2)
+
+    def test_the_classifier_is_part_of_the_name(self) -> None:
+        names = [m.variant_name for m in (FedICARL(), FedICARL(classifier="sigmoid"), FedICARL(variant="released"))]
+        assert names == ["icarl, nearest mean", "icarl, sigmoids", "released"]
 
     def test_means_of_clients_are_weighted_by_their_counts(self) -> None:
         def extras(value: float, count: int) -> dict[str, Tensor]:
@@ -224,9 +285,16 @@ class TestNearestMeanOfExemplars:
         assert torch.equal(gathered["class_means"][0], torch.full((3,), 3.0))
         assert gathered["class_counts"].tolist() == [6, 4]
 
-    def test_means_that_lack_a_class_are_not_used_at_all(self) -> None:
-        lacking = {"class_means": torch.ones(2, 3), "class_counts": torch.tensor([2, 0])}
-        assert self.method.gather([lacking]) == {}
+    def test_a_class_without_a_mean_is_never_predicted(self) -> None:
+        """Not even where its mean of zeros would be the nearest: 1 from every unit vector, the others 2 away."""
+        means = -torch.eye(5, WIDTH)[[0, 0, 0, 0, 0]]
+        means[3] = 0
+        extras = self.method.gather([{"class_means": means, "class_counts": torch.tensor([2, 2, 2, 0, 2])}])
+        assert self.method.never_predicted(extras) == [3]
+        images = torch.zeros(1, 3, 2, 2)
+        images.flatten(1)[:, 0] = 1.0
+        scores = self.method.predict(model(), images, extras)
+        assert scores[0, 3] < scores[0, [0, 1, 2, 4]].min()
 
     def test_the_nearest_mean_wins(self) -> None:
         means = torch.eye(5, WIDTH)
@@ -250,4 +318,5 @@ def test_only_icarl_declares_uploads_and_insists_on_herding() -> None:
     assert {name for name, method in METHODS.items() if method().selects} == {"fedicarl"}
     assert FedICARL(variant="released").uploads == ()
     assert FedICARL(variant="released").selects is None
+    assert GLFC(variant="glfc").selects == "herding-pycil"
     assert FedICARL(variant="released").teacher == "received"

@@ -177,8 +177,10 @@ def relation_distillation(current: Rows, previous: Rows, labels: Sequence[int]) 
     return mean(entries)
 
 
-def glfc_loss(current: Rows, previous: Rows | None, labels: Sequence[int]) -> float:
+def glfc_loss(current: Rows, previous: Rows | None, labels: Sequence[int], learned_classes: int | None = None) -> float:
+    """learned_classes: how many old classes the client itself has learned, as its authors count them."""
     if previous is None:
         return compensated_loss(current, labels, 0)
-    compensated = compensated_loss(current, labels, len(previous[0]))
+    old_classes = len(previous[0]) if learned_classes is None else learned_classes
+    compensated = compensated_loss(current, labels, old_classes)
     return 0.5 * compensated + 0.5 * relation_distillation(current, previous, labels)

@@ -104,3 +104,22 @@ def test_csv_without_differences_takes_runs_with_other_seeds(result):
     lines = read(runs_csv([result("fedavg", 0), result("fedwa", 1)], differences=False))
     assert [line["method"] for line in lines] == ["fedavg", "fedwa"]
     assert not any(column.startswith("difference") for column in lines[0])
+
+
+def test_csv_has_test_figures_of_the_row_that_validation_images_chose_alone(result):
+    def validated(method, validation, test):
+        figures = {"accuracy_matrix": [[90.0], [validation, 80.0]], "accuracy_last": validation}
+        own = {f"validation_{key}": value for key, value in figures.items()}
+        return result(method, overall=test, validation_forgetting_fedclass=1.0, bwt=-3.0, **own)
+
+    runs = [validated("fedavg", 50.0, 77.0), validated("fedwa", 60.0, 44.0)]
+    first, second = read(runs_csv(runs))
+    test_figures = ("accuracy_last", "accuracy_task_1", "forgetting_fedclass", "bwt")
+    assert [first[key] for key in test_figures] == [""] * 4
+    assert [second[key] for key in test_figures] == ["44.0", "40.0", "20.0", "-3.0"]
+    assert (first["validation_accuracy_task_1"], second["validation_accuracy_last"]) == ("50.0", "60.0")
+    assert second["difference_validation_accuracy_last"] == "10.0"
+    assert "difference_accuracy_last" not in second
+    assert "77.0" not in runs_csv(runs)
+    first, second = read(runs_csv(runs, differences=False))  # some runs are missing: nothing is chosen
+    assert (first["accuracy_last"], second["accuracy_last"]) == ("", "")

@@ -7,7 +7,13 @@ import pytest
 
 from fedclass.data.stream import StreamSettings, _order_and_sizes
 from fedclass.errors import RunError
-from fedclass.report.tables import OWN_ORDERS, Figure, comparison, figure, results_table
+from fedclass.report.tables import OWN_ORDERS, Figure, comparison, figure, results_tables
+
+
+def results_table(results):
+    """The only one, where no run has validation images."""
+    (table,) = results_tables(results)
+    return table
 
 
 @pytest.mark.parametrize(
@@ -103,6 +109,10 @@ def test_unofficial_data_is_named_as_such(result):
     assert notes[-1] == "UNOFFICIAL DATA: the files of cifar10 do not have the published checksums."
 
 
+def test_of_a_users_own_data_nothing_is_claimed(result):
+    assert not [note for note in results_table([result(official_data=None)]).notes if "OFFICIAL" in note]
+
+
 def test_one_run_on_unofficial_data_is_enough_for_the_note(result):
     notes = results_table([result(seed=0), result(seed=1, official_data=False)]).notes
     assert any("UNOFFICIAL DATA" in note for note in notes)
@@ -164,8 +174,86 @@ def test_seeds_that_differ_between_rows_are_named(result):
     assert len(table.rows) == 2
 
 
+def validated(result, method, seed, validation, test, **other):
+    figures = {"accuracy_matrix": [[90.0], [validation, 80.0]], "accuracy_last": validation, "forgetting_fedclass": 1.0}
+    on_validation = {f"validation_{key}": value for key, value in figures.items()}
+    return result(method, seed, overall=test, **on_validation, **other)
+
+
+def test_with_validation_images_rows_are_compared_by_them_and_test_figures_told_of_the_best_alone(result):
+    """fedavg would win on test images."""
+    runs = [
+        validated(result, "fedavg", 0, 50.0, 77.0),
+        validated(result, "fedavg", 1, 52.0, 79.0),
+        validated(result, "fedwa", 0, 61.0, 44.0),
+        validated(result, "fedwa", 1, 55.0, 46.0),
+    ]
+    on_validation, differences, on_test = comparison(runs)
+    assert on_validation.title == "synnum {5,5}, on validation images, seeds 0, 1: mean ± deviation"
+    assert on_validation.columns == (
+        "method (variant)",
+        *(f"validation {name}" for name in ("task 1", "task 2", "global", "forgetting")),
+    )
+    assert [row[3] for row in on_validation.rows] == ["51.0 ± 1.4", "58.0 ± 4.2 *"]
+    assert [row[1:3] for row in differences.rows] == [
+        ("validation global", "+7.0"),
+        ("validation forgetting", "+0.0"),
+    ]
+    assert on_test.title.startswith("synnum {5,5}, on test images")
+    assert on_test.columns == ("method (variant)", "task 1", "task 2", "global", "forgetting")
+    assert [(row[0], row[3]) for row in on_test.rows] == [("fedwa (paper)", "45.0 ± 1.4")]
+    shown = " ".join(cell for table in (on_validation, differences, on_test) for row in table.rows for cell in row)
+    assert "78" not in shown
+
+
+def test_the_chosen_row_keeps_the_label_that_tells_it_apart(result):
+    runs = [
+        validated(result, "fedclass", 0, value, 40.0 + beta, config={"method": {"beta": beta}})
+        for beta, value in ((1.0, 50.0), (3.0, 60.0))
+    ]
+    *_, on_test = comparison(runs)
+    assert on_test.rows[0][0] == "fedclass (paper) beta=3"
+    assert on_test.rows[0][3] == "43.0"
+
+
+def test_nothing_is_chosen_as_long_as_runs_are_missing(result):
+    runs = [validated(result, "fedavg", 0, 50.0, 77.0), validated(result, "fedwa", 0, 60.0, 44.0)]
+    (only,) = comparison(runs, differences=False)
+    assert [row[3] for row in only.rows] == ["50.0", "60.0"]
+    (only,) = results_tables([*runs, validated(result, "fedwa", 1, 60.0, 44.0)])  # other seeds
+
+
+def test_one_run_with_validation_images_has_both_tables(result):
+    on_validation, on_test = comparison([validated(result, "fedavg", 0, 50.0, 77.0)])
+    assert on_validation.rows[0][3] == "50.0"
+    assert on_test.rows[0][3] == "77.0"
+
+
+def test_runs_with_and_without_validation_images_never_share_a_table(result):
+    plain, *others = comparison([result("fedavg", overall=33.0), validated(result, "fedwa", 0, 50.0, 77.0)])
+    assert plain.columns[1] == "task 1"
+    assert [row[0] for row in plain.rows] == ["fedavg (paper)"]
+    assert [table.rows[0][0] for table in others] == ["fedwa (paper)"] * 2
+
+
+def test_settings_of_one_method_on_test_images_are_told_how_to_choose(result):
+    note = "Rows are compared on test images; to choose between them use --set data.validation=0.1"
+    swept = [result(config={"method": {"beta": b}}) for b in (3.0, 8.0)]
+    assert note in results_table(swept).notes
+    assert note not in results_table([result("fedavg"), result("fedwa")]).notes
+
+
+def test_a_table_says_how_much_of_the_data_was_used(result):
+    counts = {"images_available": 943, "validation_images": 0, "test_images_used": 40, "test_images_available": 40}
+    notes = results_table([result(images_used=92, **counts)]).notes
+    assert "Each run trains on 92 of 943 images." in notes
+    notes = results_table([result(images_used=92, **counts), result(seed=1, images_used=95, **counts)]).notes
+    assert "Each run trains on 92 to 95 of 943 images." in notes
+    assert not any("trains on" in note for note in results_table([result(images_used=943, **counts)]).notes)
+
+
 def test_several_seeds_that_share_one_class_order_are_told(result):
-    """Only orders that differ from seed to seed are in the deviation; a recipe that says nothing has the natural one."""
+    """Only orders that differ from seed to seed are in the deviation; without any, it is the natural one."""
     note = "One class order for all seeds: the deviation leaves out its variance (stream.class_order)."
 
     def notes(*orders):

@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 import fedclass
-from fedclass.errors import RunError
+from fedclass.errors import ConfigError, RunError
 from fedclass.experiment.config import Experiment
 from fedclass.runs.events import EventLog, RoundFinished, RunStarted, read_events
 
@@ -26,6 +26,11 @@ def folder(tiny: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFac
     second = kinds.index("TaskStarted", kinds.index("TaskStarted") + 1)
     (root / "cut" / "events.jsonl").write_bytes(b"".join(lines[: second + 2]) + b'{"event": "Rou')
     return root
+
+
+def test_what_a_row_is_must_be_one_of_two_things(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"results: per = 'client': must be one of 'run', 'round'"):
+        fedclass.results(folder, per="client")  # type: ignore[arg-type]
 
 
 def test_a_finished_run_is_a_row_of_plain_values(folder: Path) -> None:

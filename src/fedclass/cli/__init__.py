@@ -23,7 +23,7 @@ EPILOG = (
 app = typer.Typer(
     name="fedclass",
     help="Federated class-incremental learning: many sites train one image classifier, new classes keep arriving, "
-    "and old ones are not forgotten.\n\nStart with `fedclass compare`, which needs no download.",
+    "and old ones are not forgotten.\n\nStart with `fedclass compare demo`, which needs no download.",
     epilog=EPILOG,
     no_args_is_help=True,
     add_completion=False,

@@ -4,13 +4,23 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedclass.cli.run import Overrides, Recipe, Reuse, Sinks, fresh, said_when_stopped
+from fedclass.cli.run import (
+    ChangedCode,
+    Overrides,
+    Recipe,
+    Reuse,
+    Sinks,
+    fresh,
+    said_when_stopped,
+    say_what_is_quick,
+)
 from fedclass.errors import FedclassError, RunError
 
 if TYPE_CHECKING:
@@ -55,6 +65,7 @@ def compare(
     out: Folder = None,
     workers: Workers = None,
     reuse: Reuse = True,
+    changed_code: ChangedCode = False,
     sinks: Sinks = None,
 ) -> None:
     """Run several methods on the same data, partition and seeds, and put them into one table.
@@ -62,14 +73,17 @@ def compare(
     Over several seeds, the table shows the mean and the standard deviation, and a second one the differences from the
     first method with their 95 % intervals. Both are written to results.md, results.tex and results.csv.
 
-    Example:  fedclass compare --methods fedavg,fedclass,fedclass:paper,fedwa --seeds 0,1,2
+    To choose between settings, use `fedclass sweep`, or --set data.validation=0.1 here.
+
+    Example:  fedclass compare demo --methods fedavg,fedclass,fedclass:paper,fedwa --seeds 0,1,2
     """
     from fedclass.experiment.grid import plan, read_methods, read_seeds
 
     choices, numbers = read_methods(methods), read_seeds(seeds)
-    root = out or fresh(f"{Path(recipe or 'default').stem}-compare")
+    root = out or fresh(f"{Path(recipe or 'defaults').stem}-compare")
     members = plan(recipe, choices, overrides=overrides or [], seeds=numbers, root=root)
-    _run_and_show(members, root, against=against, workers=workers, reuse=reuse, sinks=sinks)
+    say_what_is_quick(recipe, members[0].experiment)
+    _run_and_show(members, root, against=against, how=How(workers, reuse, changed_code, sinks or ()))
 
 
 def sweep(
@@ -88,18 +102,23 @@ def sweep(
     out: Folder = None,
     workers: Workers = None,
     reuse: Reuse = True,
+    changed_code: ChangedCode = False,
     sinks: Sinks = None,
 ) -> None:
     """Run one recipe with several values of its keys, and put them into one table.
 
-    Example:  fedclass sweep --set method.beta=0,1,3,5,8 --seeds 0,1,2
+    With data.validation, rows are compared on images that clients hold out, and test figures are shown for the best
+    row alone. Without it, rows are compared on test images, and whoever chooses one of them chooses on test images.
+
+    Example:  fedclass sweep demo --set method.beta=0,1,3,5,8 --set data.validation=0.1 --seeds 0,1,2
     """
     from fedclass.experiment.grid import plan, read_seeds, read_sweep
 
     choices, numbers = read_sweep(settings or [], method=method), read_seeds(seeds)
-    root = out or fresh(f"{Path(recipe or 'default').stem}-sweep")
+    root = out or fresh(f"{Path(recipe or 'defaults').stem}-sweep")
     members = plan(recipe, choices, seeds=numbers, root=root)
-    _run_and_show(members, root, against=against, workers=workers, reuse=reuse, sinks=sinks)
+    say_what_is_quick(recipe, members[0].experiment)
+    _run_and_show(members, root, against=against, how=How(workers, reuse, changed_code, sinks or ()))
 
 
 def table(
@@ -111,13 +130,17 @@ def table(
 ) -> None:
     """Show the results of finished runs: mean and deviation over seeds, and differences from one of the rows.
 
+    Runs with validation images and runs without have tables of their own, and columns say which images they are on.
+    Of a folder that `fedclass compare` or `fedclass sweep` made, the rows and the reference are the same as there.
+
     Example:  fedclass table runs/mine --against fedavg --format latex
     """
     from fedclass.cli.display import print_table
     from fedclass.report.formats import latex, markdown, runs_csv
     from fedclass.report.tables import comparison
 
-    results = collect(paths)
+    results, usual = collect(paths)
+    against = against or usual
     tables = comparison(results, against=against)
     match format:
         case None:
@@ -131,23 +154,34 @@ def table(
             print(runs_csv(results, against=against), end="")
 
 
-def collect(paths: Sequence[Path]) -> "list[Result]":
-    """The finished runs that paths name or contain, each once; in a folder, in the order of their names."""
+def collect(paths: Sequence[Path]) -> "tuple[list[Result], str | None]":
+    """The finished runs that paths name or contain, each once, and the row that they were compared with, if any.
+
+    Runs in a folder come in the order in which they were compared there; others in the order of their names.
+    """
     from fedclass.runs.layout import RunDirectory
+    from fedclass.runs.order import Order
     from fedclass.runs.results import Result
 
     found: dict[Path, Result] = {}
+    against = None
     for path in paths:
         if not path.is_dir():
             raise RunError(f"{path}: no such folder; `fedclass list` shows the runs")
-        roots = sorted((events.parent for events in path.rglob("events.jsonl")), key=_natural)
+        roots = [events.parent for events in path.rglob("events.jsonl")]
+        orders = {folder: Order.read(folder) for folder in sorted({root.parent for root in roots}, key=_natural)}
+        places = {folder: number for number, folder in enumerate(orders)}
+        roots.sort(key=lambda root: (places[root.parent], orders[root.parent].place(root.name), _natural(root)))
         finished = [root for root in roots if RunDirectory(root).summary.exists()]
         if not finished:
             raise RunError(f"{path}: no finished runs to compare there; `fedclass list {path}` shows how far they got")
-        for root in sorted(set(roots) - set(finished), key=_natural):
-            print(f"warning: {root}: not finished, left out", file=sys.stderr)
+        for root in roots:
+            if root not in finished:
+                print(f"warning: {root}: not finished, left out", file=sys.stderr)
         found |= {root.resolve(): Result.read(root) for root in finished if root.resolve() not in found}
-    return list(found.values())
+        if path not in roots:  # a run that is named itself comes in the order of the names
+            against = against or next((order.against for order in orders.values() if order.against), None)
+    return list(found.values()), against
 
 
 def _natural(path: Path) -> list[tuple[float, str]]:
@@ -156,23 +190,47 @@ def _natural(path: Path) -> list[tuple[float, str]]:
     return [(float(number) if number else -1.0, word) for number, word in numbers_and_words]
 
 
-def carry_out(
-    members: "Sequence[Member]", *, workers: int | None, reuse: bool, sinks: Sequence[str] | None
-) -> dict[int, FedclassError]:
-    """Run what is missing, shown live. Returns failures by the member's number."""
+@dataclass(frozen=True)
+class How:
+    """The options of all commands that carry out several runs."""
+
+    workers: int | None
+    reuse: bool
+    changed_code: bool
+    sinks: Sequence[str]
+
+
+def carry_out(members: "Sequence[Member]", how: How, *, against: str | None = None) -> dict[int, FedclassError]:
+    """Run what is missing, shown live. Returns failures by the member's number.
+
+    `fedclass table` will show the runs in the order of the members, and differences from the row `against`.
+    """
     from fedclass.cli.display import display
     from fedclass.experiment.compare import run_all
     from fedclass.runs.events import Event
+    from fedclass.runs.order import Order
     from fedclass.sinks import open_sinks
 
+    def prepared() -> None:
+        for folder in dict.fromkeys(member.path.parent for member in members):
+            names = [member.path.name for member in members if member.path.parent == folder]
+            Order(tuple(names), against).write(folder)
+
     plan = [(member.experiment, member.path) for member in members]
-    with open_sinks(sinks or [], [path for _, path in plan]) as record, display(_names(members)) as shown:
+    with open_sinks(how.sinks, [path for _, path in plan]) as record, display(_names(members)) as shown:
 
         def listen(number: int, event: Event) -> None:
             shown.tell(number, event)
             record(number, event)
 
-        return run_all(plan, workers=workers, listen=listen, reuse=reuse)
+        return run_all(
+            plan,
+            workers=how.workers,
+            listen=listen,
+            reuse=how.reuse,
+            changed_code=how.changed_code,
+            prepared=prepared,
+        )
 
 
 def end(members: "Sequence[Member]", failures: Mapping[int, FedclassError]) -> None:
@@ -208,15 +266,7 @@ def _check_reference(members: "Sequence[Member]", against: str) -> None:
         find(list(labels(settings).values()), against)
 
 
-def _run_and_show(
-    members: "Sequence[Member]",
-    root: Path,
-    *,
-    against: str | None,
-    workers: int | None,
-    reuse: bool,
-    sinks: Sequence[str] | None,
-) -> None:
+def _run_and_show(members: "Sequence[Member]", root: Path, *, against: str | None, how: How) -> None:
     from fedclass.cli.display import console, print_table
     from fedclass.report.formats import latex, markdown, runs_csv
     from fedclass.report.tables import comparison
@@ -226,7 +276,7 @@ def _run_and_show(
     if against is not None:
         _check_reference(members, against)
     with said_when_stopped(root, f"type the same again with --out {shlex.quote(str(root))}"):
-        failures = carry_out(members, workers=workers, reuse=reuse, sinks=sinks)
+        failures = carry_out(members, how, against=against)
     finished = [Result.read(member.path) for number, member in enumerate(members) if number not in failures]
     if finished:
         tables = comparison(finished, against=against, differences=not failures)
@@ -236,6 +286,6 @@ def _run_and_show(
         for each in tables:
             print_table(each)
     if finished and failures:
-        console.print("Differences between settings are left out until all runs are there.", highlight=False)
+        console.print("Nothing is compared or chosen until all runs are there.", highlight=False)
     console.print(f"runs and tables: {root}", highlight=False)
     end(members, failures)

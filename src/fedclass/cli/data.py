@@ -111,7 +111,7 @@ def verify(name: Name, path: PathOption = None) -> None:
         f"readable: {len(images.classes)} classes, {len(images.train):,} images for training, "
         f"{len(images.test):,} for testing"
     )
-    if not images.official:
+    if images.official is False:
         raise DataError(
             f"{folder}: can be used, but is not known to be the published {name}; "
             f"to get the published files: fedclass data fetch {name}"

@@ -30,7 +30,9 @@ app = typer.Typer(help="Sites on machines of their own, over Flower. Needs the e
 def init(
     folder: Annotated[Path, typer.Argument(help="The app folder to make; `flwr run` takes it.")],
     out: Annotated[Path, typer.Option(help="The run directory, on the server's machine.")],
-    recipe: Annotated[str, typer.Option(help="A recipe, as of `fedclass run`.")] = "default",
+    recipe: Annotated[
+        str | None, typer.Option(help="A recipe, as of `fedclass run`. Without one, every key has its default.")
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", help="Override a key of the recipe, such as train.rounds=2. Repeatable."),
@@ -49,15 +51,13 @@ def init(
 
     with needs_flower():
         from fedclass.deploy.app import write_app
-    from fedclass.experiment.config import load
 
-    load(recipe, overrides or [])  # a mistake is found here and not on the server
     given: dict[str, object] = {
-        "recipe": recipe,
+        "recipe": recipe or "",
         "set": shlex.join(overrides or []),
         "out": str(out.expanduser().absolute()),
     }
-    if Path(recipe).is_file():
+    if recipe is not None and Path(recipe).is_file():
         given["recipe"] = str(Path(recipe).absolute())
     if insecure:
         given["pin-nodes"] = False
@@ -151,6 +151,26 @@ def _word(run: Path, word: str) -> None:
 
 
 @app.command()
+def link(
+    keys: Annotated[Path, typer.Option(help="The folder that `fedclass deploy keys` has made.")] = Path("keys"),
+    database: Annotated[Path, typer.Option(help="Where Flower keeps what it knows.")] = Path("superlink.db"),
+    port: Annotated[int, typer.Option(min=1, max=65535, help="On this machine only; the proxy goes there.")] = 8000,
+) -> None:
+    """Run the server's part of Flower (SuperLink) until this process is ended; `flwr` then needs the operator's token.
+
+    The token is made once, in the folder of the keys, and given to this user's `flwr`. Only its owner can read it.
+    """
+    with needs_flower():
+        from fedclass.deploy.keys import make_keys
+        from fedclass.deploy.link import run_link
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    run_link(make_keys(keys.absolute()), database.absolute(), port=port, say=say)
+
+
+@app.command()
 def keys(
     out: Annotated[Path, typer.Option(help="The folder. It may exist: what is there is kept.")] = Path("keys"),
     host: Annotated[
@@ -191,7 +211,7 @@ def keys(
     quiet = " ".join(f"{name}={value}" for name, value in commands.QUIET.items())
     typer.echo("\n# on the server; the port is for this machine only: docs/deploy-security.md has the proxy for sites")
     typer.echo(f"export {quiet}")
-    typer.echo(shlex.join(commands.superlink(made, Path("superlink.db"))))
+    typer.echo(shlex.join(["fedclass", "deploy", "link", "--keys", str(made.folder), "--database", "superlink.db"]))
     typer.echo("\n# on the server, in ~/.flwr/config.toml")
     typer.echo(commands.connection(made).rstrip())
     if made.sites:

@@ -106,10 +106,10 @@ class Live:
                 done, where = pace.done(event.task, event.round) + 1, pace.where(event.task, event.round)
                 self.progress.update(row, completed=done, where=where, loss=f"loss {event.loss:.3f}", left=left)
                 self._grow_older(number)
-                if event.accuracy is not None:
-                    self.progress.update(row, accuracy=f"accuracy {event.accuracy:.1f} %")
+                if accuracy := accuracy_after(event):
+                    self.progress.update(row, accuracy=accuracy)
             case TaskFinished():
-                self.progress.update(row, accuracy=f"accuracy {accuracy_after(event):.1f} %")
+                self.progress.update(row, accuracy=accuracy_after(event))
             case RunFinished():
                 self.progress.update(row, where="finished", left="")
                 self.progress.stop_task(row)
@@ -183,7 +183,8 @@ def print_table(table: Table) -> None:
     console.print()
     shown = RichTable(title=table.title, box=SIMPLE_HEAD, title_justify="left")
     for i, column in enumerate(table.columns):
-        shown.add_column(column, justify="right" if i else "left", no_wrap=i > 0)
+        heading = column.replace("validation ", "validation\n")
+        shown.add_column(heading, justify="right" if i else "left", no_wrap=i > 0)
     for row in table.rows:
         shown.add_row(*row)
     console.print(shown)

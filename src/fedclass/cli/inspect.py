@@ -79,12 +79,14 @@ def list_(folder: Annotated[Path, typer.Argument(help="Where to look for runs.")
         start, summary = run.started, run.summary
         figures = ("-", "-")
         if summary:
-            forgetting = summary["forgetting_fedclass"]
-            figures = f"{summary['accuracy_last']:.1f}", "-" if forgetting is None else f"{forgetting:.1f}"
+            images = "validation_" if start.validation_images else ""
+            word = " (validation)" if images else ""
+            accuracy, forgetting = (summary[images + key] for key in ("accuracy_last", "forgetting_fedclass"))
+            figures = f"{accuracy:.1f}{word}", "-" if forgetting is None else f"{forgetting:.1f}{word}"
         table.add_row(
             str(run.path.relative_to(folder)),
             f"{start.method} ({start.variant})",
-            start.dataset + ("" if start.official else " (unofficial)"),
+            start.dataset + (" (unofficial)" if start.official is False else ""),
             ",".join(map(str, start.tasks)),
             str(start.seed),
             f"{run.rounds_done}/{run.rounds}",

@@ -157,7 +157,7 @@ def _print_evaluation(result: "Evaluation") -> None:
     note = _note(result.resized_from, result.converted_from)
     if note:
         console.print(f"all images {note}", style="yellow", highlight=False)
-    if not result.official_data:
+    if result.official_data is False:
         console.print(
             f"UNOFFICIAL DATA: the files of {result.dataset} do not have the published checksums.", highlight=False
         )

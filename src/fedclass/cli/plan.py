@@ -2,12 +2,16 @@
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedclass.cli.run import Overrides, Recipe
 from fedclass.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedclass.data.partition import Index
+    from fedclass.data.stream import Stream
 
 WIDEST = 12  # more columns of single classes do not fit on a terminal
 
@@ -21,16 +25,18 @@ def plan(
 ) -> None:
     """Show who holds how many images of which class in which task, and the memory plan. Nothing is trained.
 
-    Example:  fedclass plan --set partition.alpha=0.1 --picture plan.png
+    Example:  fedclass plan demo --set partition.alpha=0.1 --picture plan.png
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     from fedclass.cli.display import console
+    from fedclass.data.coverage import coverage
     from fedclass.data.memory import planned
     from fedclass.data.partition import save_partition
     from fedclass.experiment.config import load
     from fedclass.experiment.setup import prepare
+    from fedclass.runs.lines import left_out
 
     experiment = load(recipe, overrides or [], seed=seed)
     stream = prepare(experiment).stream
@@ -63,6 +69,8 @@ def plan(
             cells += [str(n or "·") for n in part] if by_class else [str(part.sum()), str((part > 0).sum())]
         table.add_row(str(client), *cells, str(row.sum()), *(str(n) for n in memory[client, :-1]))
     console.print(table)
+    for part in left_out(coverage(stream)):
+        console.print(part, highlight=False)
     idle = [
         f"{(counts[:, a:b].sum(axis=1) == 0).sum()} in task {t + 1}"
         for t, (a, b) in enumerate(pairwise(starts))
@@ -99,7 +107,16 @@ def plan(
         console.print(f"picture: {picture}", highlight=False)
     if save:
         try:
-            save_partition(stream.shares, save, dataset=stream.data.sha256)
+            save_partition(_with_held_out(stream), save, dataset=stream.data.sha256)
         except OSError as error:
             raise ConfigError(f"--save {save}: cannot be written ({error.strerror}); choose another name") from error
         console.print(f'partition: {save}; use it with partition.kind="file" partition.path="{save}"', highlight=False)
+
+
+def _with_held_out(stream: "Stream") -> "list[Index]":
+    """Whose images are which: what validates is drawn again from these by each run that wants it."""
+    import numpy as np
+
+    if not stream.held_out:
+        return stream.shares
+    return [np.sort(np.concatenate(both)) for both in zip(stream.shares, stream.held_out, strict=True)]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedclass.cli.compare import Seeds, Workers, carry_out, end, setting
-from fedclass.cli.run import Overrides, Reuse, Sinks, said_when_stopped
+from fedclass.cli.compare import How, Seeds, Workers, carry_out, end, setting
+from fedclass.cli.run import ChangedCode, Overrides, Reuse, Sinks, said_when_stopped
 from fedclass.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def reproduce(
     ] = Path("runs/reproduce"),
     workers: Workers = None,
     reuse: Reuse = True,
+    changed_code: ChangedCode = False,
     sinks: Sinks = None,
 ) -> None:
     """Run a setting, a table or an ablation of the FedCLASS paper, and show its figures beside ours.
@@ -91,7 +92,7 @@ def reproduce(
     plans = [_plan(part, methods, system, seeds, overrides or [], out) for part in parts]
     members = [planned.member for plan in plans for planned in plan]
     with said_when_stopped(out, "type the same again"):
-        failures = carry_out(members, workers=workers, reuse=reuse, sinks=sinks)
+        failures = carry_out(members, How(workers, reuse, changed_code, sinks or ()))
     failed = {members[number].path for number in failures}
     shown = []
     for part, plan in zip(parts, plans, strict=True):

@@ -6,14 +6,21 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from fedclass.errors import ConfigError, RunError
 
+if TYPE_CHECKING:
+    from fedclass.experiment.config import Experiment
+
 Recipe = Annotated[
-    str | None, typer.Argument(help="A recipe: a TOML file, or the name of one that comes along. Default: embedded.")
+    str | None,
+    typer.Argument(
+        help="A recipe: a TOML file, or the name of one that comes along, such as demo. Without one, every key has its "
+        "default: all images of the drawn digits, or of the data that --set data.name names, and all clients."
+    ),
 ]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="Override a key of the recipe, such as train.rounds=2. Repeatable.")
@@ -22,6 +29,13 @@ Out = Annotated[Path | None, typer.Option(help="Directory to write to; new or em
 Reuse = Annotated[
     bool,
     typer.Option(help="Take over tasks that an earlier run with the same beginning learned (`fedclass cache`)."),
+]
+ChangedCode = Annotated[
+    bool,
+    typer.Option(
+        "--changed-code",
+        help="Take what the directory holds although code has changed since; runs that go on say so in all tables.",
+    ),
 ]
 Sinks = Annotated[
     list[str] | None,
@@ -47,20 +61,23 @@ def run(
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped, from its last checkpoint.")
     ] = None,
+    changed_code: ChangedCode = False,
     reuse: Reuse = True,
     sinks: Sinks = None,
 ) -> None:
     """Run one experiment: learn a stream of classes over many clients.
 
-    Writes config.toml, events.jsonl, checkpoints, summary.json, model.safetensors and classes.json to the run
-    directory. A run that was stopped, in whatever way, goes on with --resume and ends with the same bits.
+    Writes config.toml, source.json, events.jsonl, checkpoints, summary.json, model.safetensors and classes.json to the
+    run directory. A run that was stopped, in whatever way, goes on with --resume and ends with the same bits.
 
-    Example:  fedclass run cifar10_2task --set data.path=~/cifar-10-batches-bin --set method.beta=8
+    Examples:  fedclass run demo
+               fedclass run cifar10_2task --set data.path=~/cifar-10-batches-bin --set method.beta=8
+               fedclass run --set data.name=folder --set data.path=~/scans
     """
     from fedclass.cli.display import console, display, print_table
     from fedclass.experiment.compare import run_one
     from fedclass.experiment.config import load
-    from fedclass.report.tables import results_table
+    from fedclass.report.tables import results_tables
     from fedclass.runs.events import Event
     from fedclass.runs.layout import RunDirectory
     from fedclass.runs.results import Result
@@ -68,6 +85,8 @@ def run(
 
     if engine == "inprocess" and workers is not None:
         raise ConfigError("--workers is for --engine processes; leave one of them out")
+    if changed_code and resume is None:
+        raise ConfigError("--changed-code is for --resume RUN; a new run has no code that could have changed")
     if resume is not None:
         if out is not None:
             raise ConfigError("--resume goes on in the run's own directory; leave --out out")
@@ -78,6 +97,7 @@ def run(
         recipe = recipe or str(RunDirectory(resume).config)
     experiment = load(recipe, overrides or [], method=method, seed=seed)
     root = resume or out or fresh(f"{experiment.data.name}-{_word(experiment.method_name)}-s{experiment.seed}")
+    say_what_is_quick(recipe, experiment)
     with (
         said_when_stopped(RunDirectory(root).config, f"type: fedclass run --resume {shlex.quote(str(root))}"),
         open_sinks(sinks or [], [root]) as record,
@@ -96,8 +116,10 @@ def run(
             workers=workers,
             go_on=resume is not None,
             reuse=reuse,
+            changed_code=changed_code,
         )
-    print_table(results_table([Result.read(root)]))
+    for each in results_tables([Result.read(root)]):
+        print_table(each)
     console.print(f"run directory: {root}", highlight=False)
 
 
@@ -110,6 +132,21 @@ def said_when_stopped(written: Path, how: str) -> Iterator[None]:
         if written.exists():
             print(f"stopped; to go on, {how}", file=sys.stderr)
         raise
+
+
+def say_what_is_quick(recipe: str | None, experiment: "Experiment") -> None:
+    """Whoever names neither a recipe nor data gets all of the drawn digits, and may have expected a demonstration."""
+    from fedclass.cli.display import console
+    from fedclass.data.datasets import DATASETS
+
+    data, train = experiment.data, experiment.train
+    sizes = DATASETS[data.name].sizes if data.name in DATASETS else None
+    if recipe is None and data.name == "synnum" and data.fraction == 1 and sizes:
+        console.print(
+            f"no recipe: every key has its default, {sizes[0]:,} images and {train.rounds} rounds for each task; the "
+            "time left is shown after the first round. For a demonstration within minutes: fedclass compare demo",
+            highlight=False,
+        )
 
 
 def _word(method: str) -> str:

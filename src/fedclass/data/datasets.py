@@ -296,8 +296,8 @@ def load(
     fraction, test_fraction: keep this first part of each class, in the order of the files, but at least one image.
     orientation: "raw" leaves the images of EMNIST as its files have them, with rows and columns exchanged.
 
-    `official` is true if every file has its published checksum; for data that nobody published (synnum, folder, npz)
-    there is nothing to differ from, and it is true.
+    `official` is true if every file has its published checksum. synnum is drawn here, and so it always is what it is
+    called. Of a folder or an npz file nobody published a checksum: None.
     """
     source = find_source(name)
     for key, value in (("data.fraction", fraction), ("data.test_fraction", test_fraction)):
@@ -315,18 +315,20 @@ def load(
                 ("test", synnum.TEST_PER_CLASS, test_fraction),
             )
         )
-        return ImageSet(name, source.classes, train, test, official=True)
+        return ImageSet(name, source.classes, train, test, official=True, available=source.sizes)
+    official: bool | None
     if source.files:
         turn = source.transposed and orientation == "upright"
         classes, train, test, official = _read_published(source, data_folder(name, path), turn=turn)
     else:
         classes, train, test = _read_own(name, path)
-        official = True
+        official = None
     for kind, split in (("training", train), ("test", test)):
         counts = np.bincount(split.labels, minlength=len(classes))
         if not counts.all():
             raise DataError(f"{name}: class {classes[int(counts.argmin())]!r} has no {kind} image; {advice(source)}")
-    return ImageSet(name, classes, first_part(train, fraction), first_part(test, test_fraction), official)
+    available = len(train), len(test)
+    return ImageSet(name, classes, first_part(train, fraction), first_part(test, test_fraction), official, available)
 
 
 def _read_published(source: Source, where: Path, *, turn: bool) -> tuple[tuple[str, ...], Split, Split, bool]:

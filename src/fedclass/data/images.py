@@ -24,13 +24,18 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """A classification data set. `official` says that every file had its published checksum."""
+    """A classification data set.
+
+    official: whether every file had its published checksum; None for a user's own data, of which nothing was published.
+    available: training and test images of the whole data set, if this is a part of it.
+    """
 
     name: str
     classes: tuple[str, ...]
     train: Split
     test: Split
-    official: bool
+    official: bool | None
+    available: tuple[int, int] | None = None
 
     @cached_property
     def sha256(self) -> str:

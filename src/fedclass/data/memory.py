@@ -1,7 +1,8 @@
 """Exemplars: the few images of earlier tasks that a client keeps and replays. They never leave it."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -11,7 +12,8 @@ from pydantic import Field
 from fedclass.data.partition import Index
 from fedclass.errors import ConfigError
 
-Select = Literal["random", "herding", "first"]
+Select = Literal["random", "herding", "herding-pycil", "first"]
+HERDING = ("herding", "herding-pycil")  # those that look at the model's features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,17 +90,26 @@ def remember(
     return Exemplars(kept)
 
 
-def herd(features: NDArray[np.float32], count: int) -> Index:
+def herd(features: NDArray[np.float32], count: int, *, unit_means: bool = True) -> Index:
     """Herding (iCaRL, Alg. 4): pick, one by one, the row that brings the mean of the picked closest to that of all.
+
+    unit_means: every mean is scaled to unit length, as the paper's text has it (section 2); PyCIL does not do so.
 
     features: (n, D), rows of unit length.  Returns `count` positions, in the order in which they were picked.
     """
-    mean = features.mean(axis=0, dtype=np.float64)
+
+    def scaled(means: NDArray[np.float64]) -> NDArray[np.float64]:
+        if not unit_means:
+            return means
+        lengths: NDArray[np.float64] = np.linalg.norm(means, axis=-1, keepdims=True)
+        return means / np.maximum(lengths, np.finfo(np.float64).tiny)
+
+    mean = scaled(features.mean(axis=0, dtype=np.float64))
     total = np.zeros_like(mean)
     free = np.ones(len(features), dtype=bool)
     picked = np.empty(count, np.int64)
     for k in range(count):
-        distance = np.linalg.norm(mean - (total + features) / (k + 1), axis=1)
+        distance = np.linalg.norm(mean - scaled((total + features) / (k + 1)), axis=1)
         picked[k] = np.argmin(np.where(free, distance, np.inf))
         free[picked[k]] = False
         total += features[picked[k]]
@@ -129,12 +140,24 @@ def planned(
     *,
     offered: tuple[int, ...] | None = None,
 ) -> NDArray[np.int64]:
-    """(clients, tasks): how many exemplars each client will keep after each task. counts: (clients, classes).
+    """(clients, tasks): how many exemplars each client will keep after each task. See `planned_by_class`."""
+    plan: NDArray[np.int64] = planned_by_class(settings, counts, task_sizes, offered=offered).sum(axis=2)
+    return plan.T
 
-    offered: how many classes of each task a client may have images of; None: all.
+
+def planned_by_class(
+    settings: MemorySettings,
+    counts: NDArray[np.int64],
+    task_sizes: tuple[int, ...],
+    *,
+    offered: tuple[int, ...] | None = None,
+) -> NDArray[np.int64]:
+    """(tasks, clients, classes): how many exemplars of each class each client will keep after each task.
+
+    counts: (clients, classes).  offered: how many classes of each task a client may have images of; None: all.
     """
     offered = task_sizes if offered is None else offered
-    plan = np.zeros((len(counts), len(task_sizes)), np.int64)
+    plan = np.zeros((len(task_sizes), *counts.shape), np.int64)
     kept = np.zeros_like(counts)
     for task in range(len(task_sizes)):
         until = sum(task_sizes[: task + 1])
@@ -143,5 +166,50 @@ def planned(
             for label, quota in quotas.items():
                 first_time = label >= until - task_sizes[task]
                 kept[client, label] = min(quota, row[label] if first_time else kept[client, label])
-            plan[client, task] = kept[client].sum()
+        plan[task] = kept
     return plan
+
+
+def check_fewest(
+    settings: MemorySettings,
+    counts: NDArray[np.int64],
+    task_sizes: tuple[int, ...],
+    classes: Sequence[str],
+    fewest: int,
+    otherwise: str,
+    *,
+    offered: tuple[int, ...] | None = None,
+) -> None:
+    """Refuse budgets that leave, after some task, no client with `fewest` exemplars of some class.
+
+    otherwise: what helps besides, for the message.  counts, offered: as in `planned_by_class`.
+    """
+
+    def lacking(per_client: int | None, per_class: int | None) -> tuple[int, int] | None:
+        """The first task after which a class lacks them, and that class."""
+        tried = replace(settings, per_client=per_client, per_class=per_class)
+        most = planned_by_class(tried, counts, task_sizes, offered=offered).max(axis=1)
+        for task, row in enumerate(most):
+            short = np.flatnonzero(row[: sum(task_sizes[: task + 1])] < fewest)
+            if len(short):
+                return task, int(short[0])
+        return None
+
+    found = lacking(settings.per_client, settings.per_class)
+    if found is None:
+        return
+    task, label = found
+    most = counts.shape[1] * int(counts.max())
+    if lacking(most, None) is not None:
+        scarce = int(np.flatnonzero(counts.max(axis=0) < fewest)[0])
+        raise ConfigError(
+            f"[partition] no client has {fewest} images of class {classes[scarce]!r}, of which this method needs "
+            f"{fewest} exemplars at one client; let fewer clients share the data, or {otherwise}"
+        )
+    least = bisect_left(range(most), True, key=lambda budget: lacking(budget, None) is None)
+    key = "per_client" if settings.per_class is None else "per_class"
+    raise ConfigError(
+        f"[memory] {key} = {getattr(settings, key)} leaves no client with {fewest} exemplars of class "
+        f"{classes[label]!r} after task {task + 1}, and this method needs them; the smallest memory that works is "
+        f"per_client = {least} or per_class = {fewest}; or {otherwise}"
+    )

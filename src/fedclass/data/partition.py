@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedclass.data.paths import absolute
 from fedclass.errors import ConfigError, DataError
 from fedclass.rng import array_generator
 
@@ -36,6 +37,9 @@ class PartitionSettings:
         Field(description="classes of each task, drawn per client, that it learns from; it uses no others. 0: all"),
     ] = 0
     path: Annotated[str, Field(description="file: a partition written by `fedclass plan --save`")] = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", absolute(self.path, where="[partition] path"))
 
 
 def partition(

@@ -1,7 +1,7 @@
 """Classes arrive in tasks: class order -> tasks -> clients."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import numpy as np
@@ -19,8 +19,8 @@ class StreamSettings:
     """Table [stream]."""
 
     tasks: Annotated[
-        int | list[int] | str, Field(description='classes per task: [5, 5], "5,5", "{17,15,15}", "B0-Inc10"')
-    ] = "{5,5}"
+        int | list[int] | str, Field(description='classes per task: "halves", [5, 5], "5,5", "{17,15,15}", "B0-Inc10"')
+    ] = "halves"
     class_order: Annotated[
         Literal["natural", "seeded", "released", "released-by-seed"] | list[int],
         Field(
@@ -36,6 +36,7 @@ class Stream:
 
     targets, test_targets: (N,) such numbers, -1 for classes that never arrive.  shares: the images of each client.
     offered: how many classes of each task a client may have images of.
+    held_out: training images of each client that validate and are in no share; [] if there are none.
     """
 
     data: ImageSet
@@ -45,6 +46,7 @@ class Stream:
     test_targets: Index
     shares: list[Index]
     offered: tuple[int, ...]
+    held_out: list[Index] = field(default_factory=list)
 
     @property
     def clients(self) -> int:
@@ -109,8 +111,13 @@ def _order_and_sizes(stream: StreamSettings, classes: int, seed: int) -> tuple[l
 
 
 def task_sizes(tasks: int | list[int] | str, classes: int) -> tuple[int, ...]:
-    """[5, 5], "5,5", "{5,5}", or "B50-Inc10": fifty classes first, then ten at a time (B0: ten from the start)."""
+    """[5, 5], "5,5", "{5,5}", or "B50-Inc10": fifty classes first, then ten at a time (B0: ten from the start).
+
+    "halves": two tasks; of an odd number of classes the first has one more, and a single class is a single task.
+    """
     if isinstance(tasks, str):
+        if tasks.strip() == "halves":
+            return tuple(size for size in (classes - classes // 2, classes // 2) if size)
         base_and_step = re.fullmatch(r"B(\d+)-?Inc(\d+)", tasks.strip(), re.IGNORECASE)
         if base_and_step:
             base, step = map(int, base_and_step.groups())

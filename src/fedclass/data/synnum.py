@@ -23,7 +23,7 @@ from PIL import Image, ImageDraw, ImageFont
 from fedclass.data import readers
 from fedclass.data.images import Split
 from fedclass.errors import DataError
-from fedclass.rng import array_generator
+from fedclass.rng import bits
 
 VERSION = 2  # of the drawing: raise it whenever a pixel changes, so that no cached file survives
 CLASSES = 10
@@ -133,7 +133,8 @@ def _draw_block(seed: int, split: str, block: int) -> NDArray[np.uint8]:
     All in NumPy and in one thread: the many small steps would gain nothing from a thread pool, and on a busy machine
     lose tenfold by waiting for it.
     """
-    rng = array_generator(seed, "synnum", split, block)
+    drawn_with = bits(seed, "synnum", split, block) >> 65  # 63 bits, as ever: more would give other images
+    rng = np.random.Generator(np.random.PCG64(drawn_with))
     ink, outline = _lettering(rng, np.arange(block * BLOCK, (block + 1) * BLOCK) % CLASSES)
     digit, rim, canvas = _colours(rng)
     canvas += (rim[:, None, None] - canvas) * outline[..., None]

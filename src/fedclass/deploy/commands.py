@@ -1,9 +1,6 @@
 """Flower's commands for a deployment, as lists of words."""
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from fedclass.deploy.keys import Keys
 
@@ -12,15 +9,25 @@ LINK_PORT = 8000
 CONNECTION = "fedclass"  # its name in Flower's config.toml
 
 
-def superlink(keys: Keys, database: Path, *, port: int = LINK_PORT) -> list[str]:
-    """The server. It listens on this machine only: who reaches this port can run code on all sites."""
+def superlink(keys: Keys, database: Path, secret: Path, *, port: int) -> list[str]:
+    """The server's part of Flower. It listens on this machine only, and leaves ServerApps to who knows the secret."""
     return [
         "flower-superlink",
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--ssl-ca-certfile", str(keys.ca), "--ssl-certfile", str(keys.server), "--ssl-keyfile", str(keys.server_key)),
         "--enable-supernode-auth",
         "--disable-runtime-dependency-installation",
+        *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
         *("--database", str(database)),
+    ]
+
+
+def superexec(keys: Keys, secret: Path, *, port: int) -> list[str]:
+    """What starts ServerApps."""
+    return [
+        "flower-superexec",
+        *("--runtime-api-address", f"127.0.0.1:{port}", "--root-certificates", str(keys.ca)),
+        *("--superexec-auth-secret-file", str(secret)),
     ]
 
 
@@ -33,15 +40,17 @@ def register(keys: Keys, site: str) -> list[str]:
     return ["flwr", "supernode", "register", str(keys.public(site)), CONNECTION, "--name", site]
 
 
-def supernode(
-    address: str, *, config: Mapping[str, Any], ca: Path | None, private: Path | None, trusted: Path | None = None
-) -> list[str]:
-    """A site. address: HOST:PORT of the server or its proxy.  config: its settings.  Without ca: in plain text."""
+def supernode(address: str, *, secret: Path, ca: Path | None, private: Path | None, trusted: Path | None) -> list[str]:
+    """A site's connection. address: HOST:PORT of the server or its proxy.  Without ca: in plain text.
+
+    With `--isolation process` it executes nothing itself. Whoever knows the secret can take its tasks: `fedclass site
+    run`, which does them with fedclass's own code.
+    """
     return [
         "flower-supernode",
         *("--superlink", address),
+        *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
         *(("--root-certificates", str(ca)) if ca else ("--insecure",)),
         *(("--auth-supernode-private-key", str(private)) if private else ()),
         *(("--trusted-entities", str(trusted)) if trusted else ()),
-        *("--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())),
     ]

@@ -28,8 +28,8 @@ LOOK = 20.0  # seconds between two looks whether a run still lives
 class Loopback:
     """Everything lies below `root`; no process outlives the `with` block.
 
-    sites: their settings by name.  secure: with TLS and keys.  warm: as `fedclass site run`, not as a bare
-    SuperNode.  door: the port that sites dial, if not the server's.  asleep: sites that are started later.
+    sites: their settings by name.  secure: with TLS and keys.  door: the port that sites dial, if not the server's.
+    asleep: sites that are started later.
     """
 
     def __init__(
@@ -38,11 +38,10 @@ class Loopback:
         sites: Mapping[str, Mapping[str, Any]],
         *,
         secure: bool = True,
-        warm: bool = True,
         door: int | None = None,
         asleep: Collection[str] = (),
     ) -> None:
-        self.root, self.sites, self.secure, self.warm = root, sites, secure, warm
+        self.root, self.sites, self.secure = root, sites, secure
         self.port = free_port()
         self.door = door or self.port
         self.asleep = asleep
@@ -92,9 +91,12 @@ class Loopback:
         return {**os.environ, **commands.QUIET, "FLWR_HOME": str(self.root / "flwr"), "PATH": path}
 
     def start_link(self) -> None:
-        words = commands.superlink(self.keys, self.root / "superlink.db", port=self.port)
+        database = str(self.root / "superlink.db")
+        words = [sys.executable, "-m", "fedclass", "deploy", "link", "--keys", str(self.keys.folder)]
+        words += ["--database", database, "--port", str(self.port)]
         if not self.secure:
-            words = ["flower-superlink", "--insecure", *words[1:5], *words[-3:]]
+            words = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(self.port)]
+            words += ["--disable-runtime-dependency-installation", "--database", database]
         process = self._start("superlink", words)
         self._until(lambda: accepts(self.port), process, "superlink")
 
@@ -108,11 +110,6 @@ class Loopback:
         }
         file.write_text(tomli_w.dumps(settings))
         words = [sys.executable, "-m", "fedclass", "site", "run", str(file), *([] if self.secure else ["--insecure"])]
-        if not self.warm:
-            config = settings["site"]
-            ca, private = (self.keys.ca, self.keys.private(name)) if self.secure else (None, None)
-            words = commands.supernode(f"127.0.0.1:{self.door}", config=config, ca=ca, private=private)
-            words += ["--port", str(free_port())]
         self._start(name, words)
 
     def kill(self, name: str, *, alone: bool = False) -> None:

@@ -1,10 +1,14 @@
 """Other programs' processes and ports."""
 
+import ctypes
 import os
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
+
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -33,6 +37,12 @@ def _groups_below(root: int) -> set[int]:
             return groups
         groups |= {parents[pid][1] for pid in found}
         below |= found
+
+
+def end_with_parent() -> None:
+    """In a child: also if the parent is killed, where the system can do that (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def free_port() -> int:

@@ -36,7 +36,7 @@ SENT = ("seed", "memory", "model", "train", "method")  # tables of a recipe that
 class ServerSettings:
     """The configuration of an app: [tool.flwr.app.config] in its pyproject.toml, where underscores are hyphens."""
 
-    recipe: Annotated[str, Field(description="as of `fedclass run`; a file is one of the server's machine")] = "default"
+    recipe: Annotated[str, Field(description="as of `fedclass run`; a file is one of the server's machine")] = ""
     set: Annotated[str, Field(description="overrides, as of --set, separated by spaces")] = ""
     out: Annotated[str, Field(description="run directory on the server's machine; a run begun there goes on")] = ""
     classes_from: Annotated[
@@ -58,6 +58,7 @@ class ServerSettings:
         Literal["sites", "server", "both"], Field(description="whose test images say how good the model is")
     ] = "sites"
     test_data: Annotated[str, Field(description="the server's: a folder as of data.name=folder, or an .npz file")] = ""
+    changed_code: Annotated[bool, Field(description="go on with a run although code has changed since")] = False
     pin_nodes: Annotated[
         bool, Field(description="a site's name belongs to the node that used it first; needs nodes with keys")
     ] = True
@@ -72,6 +73,14 @@ class ServerSettings:
         if settings.test_at != "sites" and settings.classes_from == "sites" and not settings.test_data:
             raise ConfigError(f"{where}: test-at = {settings.test_at!r} needs test-data, a folder with test images")
         return settings
+
+    def experiment(self) -> Experiment:
+        made = load(self.recipe or None, shlex.split(self.set))
+        if made.data.validation and self.classes_from == "sites":
+            raise ConfigError(
+                "data.validation: sites hold out images of their own (holdout in a site's file); leave it out"
+            )
+        return made
 
     @property
     def rules(self) -> Rules:
@@ -89,12 +98,13 @@ class ServerSettings:
 def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None] = lambda _: None) -> dict[str, Any]:
     """Carry out, or go on with, the run that an app's configuration describes; returns its summary."""
     settings = ServerSettings.read(config)
-    experiment = load(settings.recipe, shlex.split(settings.set))
+    experiment = settings.experiment()
     directory = RunDirectory(Path(settings.out).expanduser())
     if directory.finished:
         raise RunError(f"{directory.root}: this run is finished; choose another out")
     try:
         directory.root.mkdir(parents=True, exist_ok=True)
+        directory.root.chmod(0o700)  # names of sites and classes, and the model, are the operator's
     except OSError as error:
         raise RunError(f"{directory.root}: cannot be made ({error.strerror}); choose another out") from error
     holder = uuid.uuid4().hex
@@ -110,7 +120,8 @@ def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None]
             return _plan(now, federation, task, teacher)
 
         engine = Flower(line, roster, plan=plan, site=site, seconds=settings.deadline_seconds)
-        return run(setup, engine, directory, listen, course=course, writing=writing)
+        how: dict[str, Any] = {"course": course, "writing": writing, "changed_code": settings.changed_code}
+        return run(setup, engine, directory, listen, **how)
 
 
 def _federation(directory: RunDirectory, writing: Writing) -> str:
@@ -133,6 +144,11 @@ def _subject(
         setup = prepare(experiment)
         roster.wait_for(settings.min_sites, seconds=settings.wait_seconds)
         return setup, StreamCourse(setup), "site-{:03d}".format
+    if settings.test_at != "server" and experiment.method.needs_extras:
+        raise ConfigError(
+            f"test-at = {settings.test_at!r}: {experiment.method_name} predicts with what the server gathers at the "
+            'end of a task, and sites do not have it; set test-at = "server", or method.classifier=sigmoid for FedICARL'
+        )
     path = Path(settings.test_data).expanduser() if settings.test_data else None
     data = DataSettings(name="npz" if path is not None and path.suffix == ".npz" else "folder", path=str(path or ""))
     test = _test_images(data) if path is not None and settings.test_at != "sites" else None

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from fedclass.experiment.runner import one_thread
 from fedclass.federation.client import Client, chosen_device, failures_named
 from fedclass.federation.evaluate import confusion
 from fedclass.federation.store import ClientState
+from fedclass.rng import seed_streams, streams_restored
 from fedclass.wire import Announcement, Job, Plan, Update, Weights, sha256
 
 FEWEST = 2  # what became of one image would be an output for a single sample, and those never leave a site
@@ -97,15 +98,16 @@ class Site:
         """Do a job: train, choose exemplars, or test a model on images that are held out.
 
         It can be asked again, or late: the same images, exemplars and generators give the same answer. A test is by the
-        model's own scores: what a method gathers besides (FedICARL's class means) is not sent to sites. Classes with
-        a single image held out are not tested.
+        model's own scores: what a method gathers besides (FedICARL's class means) is not sent to sites, and the server
+        refuses to test a method that needs it here. Classes with a single image held out are not tested.
         """
         check_federation(plan.federation, self.settings.name)
         folder = self._folder(plan.federation)
         holdings = self._holdings()
         accepted = accept(plan, job, self.settings, holdings.image)
+        job = replace(job, weights={name: job.weights[name] for name in accepted.shapes})  # a network keeps no order
         try:
-            with one_thread():
+            with one_thread(), streams_restored():
                 if job.phase == "evaluate":
                     return self._evaluate(plan, job, accepted, _allowed(holdings, folder))
                 with folder.locked():
@@ -213,6 +215,7 @@ class Site:
             with failures_named(job):
                 model = accepted.build().to(chosen_device(made.train.device))
                 model.load(job.weights)
+                seed_streams(made.seed, "user code", "evaluate", "client", job.client, "task", job.task)
                 counts = confusion(model, made.method, {}, stream, (plan.mean, plan.std))
         return Update(
             client=job.client,
@@ -271,7 +274,7 @@ def _stream(
     begun = ClientState(tasks=state.tasks if state else 0, exemplars=exemplars)
     pixels = np.concatenate(images)
     none = Split(pixels[:0], targets[:0])
-    data = ImageSet(name=plan.federation, classes=plan.classes, train=Split(pixels, targets), test=none, official=False)
+    data = ImageSet(name=plan.federation, classes=plan.classes, train=Split(pixels, targets), test=none, official=None)
     return SiteStream(data, tuple(plan.task_sizes), targets, none.labels, arrived), begun, entries
 
 
@@ -283,5 +286,5 @@ def _test_stream(plan: Plan, holdings: Holdings) -> SiteStream:
     number[np.bincount(labels, minlength=len(number)) < FEWEST] = -1
     targets = number[labels]
     none = Split(holdings.train.images[:0], holdings.train.labels[:0])
-    data = ImageSet(name=plan.federation, classes=plan.classes, train=none, test=holdings.held_out, official=False)
+    data = ImageSet(name=plan.federation, classes=plan.classes, train=none, test=holdings.held_out, official=None)
     return SiteStream(data, tuple(plan.task_sizes), none.labels, targets, {})

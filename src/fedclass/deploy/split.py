@@ -15,7 +15,7 @@ def split(experiment: Experiment, out: Path) -> list[Path]:
     """Write site-000.npz, ... to `out`, new or empty: each client's images in the order of its share.
 
     Labels count in order of arrival, and `classes` names them so. There is no test split, and a site that is to learn
-    from all of its images, as the client does, must set holdout to 0.
+    from all of its images, as the client does, must set holdout to 0. What data.validation holds out is in no file.
     """
     stream = prepare(experiment).stream
     root = create(out).root

@@ -49,7 +49,7 @@ class State:
 
     weights: the global model, in the middle of a task.  last: what the task before left behind.  reached: the clients
     that have been sent that model as their teacher.  before_task: the totals when the task began.  registry: what the
-    course has found out.
+    course has found out.  validations: as confusions, on validation images.
     """
 
     task: int = 0
@@ -61,6 +61,7 @@ class State:
     totals: Totals = field(default_factory=Totals)
     before_task: Totals = field(default_factory=Totals)
     registry: Mapping[str, Any] = field(default_factory=dict)
+    validations: Sequence[NDArray[np.int64]] = ()
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,7 @@ class Checkpoints:
                 "models": self._write("models", _models_to_tensors(state), copy),
             },
             "confusions": [counts.tolist() for counts in state.confusions],
+            "validations": [counts.tolist() for counts in state.validations],
             "reached": sorted(state.reached),
             "totals": asdict(state.totals),
             "before_task": asdict(state.before_task),
@@ -147,6 +149,7 @@ class Checkpoints:
             totals=Totals(**content["totals"]),
             before_task=Totals(**content["before_task"]),
             registry=content.get("registry", {}),  # older ones have none
+            validations=[np.array(counts, np.int64) for counts in content.get("validations", [])],
         )
         return Checkpoint(state, _clients_from_tensors(clients), content["events"], content["made_with"])
 

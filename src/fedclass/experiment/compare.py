@@ -2,9 +2,10 @@
 
 import multiprocessing
 import os
+import pickle
 import queue
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
 from pathlib import Path
@@ -14,16 +15,19 @@ from fedclass.engines.inprocess import InProcess
 from fedclass.engines.processes import Processes, end_with_parent, keep_freed_memory
 from fedclass.engines.shared import Shared
 from fedclass.errors import FedclassError, RunError
+from fedclass.experiment.checkpoint import Checkpoints
 from fedclass.experiment.config import Experiment
-from fedclass.experiment.resume import check_config
+from fedclass.experiment.resume import check_config, check_data, check_places
 from fedclass.experiment.reuse import key_after, usual_store
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import Setup, prepare
+from fedclass.experiment.sources import check_code, listed, of_code, sources
 from fedclass.federation.client import chosen_device
 from fedclass.federation.store import MemoryStore
 from fedclass.runs.events import Event, RunFinished, TaskStarted, read_events
 from fedclass.runs.layout import RunDirectory, create
 from fedclass.runs.results import Result
+from fedclass.usercode import watching
 
 Planned = tuple[Experiment, Path]  # and its run directory
 Told = tuple[int, Event | FedclassError | None]  # None: all is written
@@ -42,6 +46,7 @@ def run_one(
     workers: int | None = None,
     go_on: bool = False,
     reuse: bool = False,
+    changed_code: bool = False,
 ) -> dict[str, Any]:
     """Carry out an experiment into a directory, and return its summary.
 
@@ -50,26 +55,49 @@ def run_one(
     `if __name__ == "__main__":`, because Python's new processes import the script. None: processes, if worth it.
 
     go_on: what the directory holds of this experiment is continued, or read if it is finished; otherwise it must be
-    new or empty.  reuse: tasks that an earlier run with the same beginning has learned are taken over.
+    new or empty.  reuse: tasks that an earlier run with the same beginning has learned are taken over.  changed_code:
+    what the directory holds is taken although code has changed since; such runs say so.
     """
     directory = RunDirectory(Path(root))
+    setup: Setup | None
     if go_on and directory.config.exists():
-        check_config(directory, experiment.to_tables())
-        if directory.finished:
+        setup = left_to_do(experiment, directory, changed_code=changed_code)
+        if setup is None:
             for event in read_events(directory.events):
                 listen(event)
             return Result.read(directory.root).summary
-        setup = prepare(experiment)
     else:
         setup = prepare(experiment)
         create(directory.root)
     store, done = MemoryStore(), usual_store() if reuse else None
+    how: dict[str, Any] = {"store": store, "done": done, "changed_code": changed_code}
     if (engine or usual_engine(setup)) == "inprocess":
-        return run(setup, InProcess(setup.client(store)), directory, listen, store=store, done=done)
+        return run(setup, InProcess(setup.client(store)), directory, listen, **how)
     shared = Shared(setup)
     setup = shared.open()  # lets go of the first copy
     with Processes(shared, store, workers=min(workers or cores(), setup.stream.clients)) as pool:
-        return run(setup, pool, directory, listen, store=store, done=done)
+        return run(setup, pool, directory, listen, **how)
+
+
+def left_to_do(experiment: Experiment, directory: RunDirectory, *, changed_code: bool) -> Setup | None:
+    """The experiment that a run directory holds, prepared to go on; None if it is finished.
+
+    What does not belong together is refused: another recipe, other code, other images. Of a finished run, the images
+    are looked at only if they are said to be elsewhere, and the model is built only if it is the user's own.
+    """
+    moved = check_config(directory, experiment.to_tables())
+    if directory.finished and not moved and ":" not in experiment.model.name:
+        check_code(directory, of_code(experiment), changed_code=changed_code)
+        return None
+    check_places(directory, experiment)
+    setup = prepare(experiment)
+    if directory.finished or Checkpoints(directory.checkpoints).numbers():
+        check_code(directory, sources(setup), changed_code=changed_code)
+    if not directory.finished:
+        return setup
+    if moved:
+        check_data(directory, setup)
+    return None
 
 
 def usual_engine(setup: Setup) -> EngineName:
@@ -91,6 +119,8 @@ def run_all(
     workers: int | None = None,
     listen: Callable[[int, Event], None],
     reuse: bool = False,
+    changed_code: bool = False,
+    prepared: Callable[[], None] = lambda: None,
 ) -> dict[int, FedclassError]:
     """Carry out all experiments, or what is left to do of them. `listen` hears each event with the experiment's number.
 
@@ -98,9 +128,12 @@ def run_all(
     stop the others. Returns what went wrong, by the experiment's number.
 
     workers: cores to use, all by default.  reuse: of experiments that begin in the same way, one learns the first task
-    and the others wait for it; cores that are free meanwhile help it.
+    and the others wait for it; cores that are free meanwhile help it.  changed_code: as of `run_one`.  prepared: is
+    called once nothing can be wrong any more with any experiment, before the first one is run.
     """
-    firsts = _prepared(experiments, reuse)
+    firsts, files = _prepared(experiments, reuse=reuse, changed_code=changed_code)
+    prepared()
+    how = {"go_on": True, "reuse": reuse, "changed_code": changed_code}
     total = workers or cores()
     at_a_time = min(total, max(len(set(firsts)), 1))
     each: dict[str, Any] = {"engine": None, "workers": total // at_a_time} if total > at_a_time else {}
@@ -117,7 +150,8 @@ def run_all(
                 number = ready[0]
                 waiting.remove(number)
                 beginning[number] = firsts[number]
-                arguments = (number, experiments[number], {**each, "go_on": True, "reuse": reuse}, told)
+                planned = pickle.dumps(experiments[number])
+                arguments = (number, planned, files[number], {**each, **how}, told)
                 running[number] = spawn.Process(target=_work, args=arguments)
                 running[number].start()
                 continue
@@ -147,29 +181,43 @@ def run_all(
     return failures
 
 
-def _prepared(experiments: Sequence[Planned], reuse: bool) -> list[str]:
-    """What each experiment's first task is known by. All that can be wrong with any experiment comes out here."""
-    firsts = []
+def _prepared(
+    experiments: Sequence[Planned], *, reuse: bool, changed_code: bool
+) -> tuple[list[str], list[Mapping[str, str | None]]]:
+    """What each experiment's first task is known by, and its code. All that can be wrong with any comes out here."""
+    firsts, files = [], []
     for number, (experiment, root) in enumerate(experiments):
         directory = RunDirectory(root)
+        setup: Setup | None
         if directory.config.exists():
-            check_config(directory, experiment.to_tables())
-        if directory.finished:
-            firsts.append(f"finished {number}")
+            setup = left_to_do(experiment, directory, changed_code=changed_code)
         else:
             setup = prepare(experiment)
-            firsts.append(key_after(setup, 1) if reuse else f"not shared {number}")
+        code = of_code(experiment) if setup is None else sources(setup)
+        shared = reuse and setup is not None and not code.doubts
+        firsts.append(key_after(setup, 1, code) if shared and setup is not None else f"not shared {number}")
+        files.append(code.files)
     for _, root in experiments:
         if not RunDirectory(root).config.exists():
             create(root)
-    return firsts
+    return firsts, files
 
 
-def _work(number: int, planned: Planned, how: dict[str, Any], told: "Queue[Told]") -> None:
+def _work(
+    number: int, pickled: bytes, files: Mapping[str, str | None], how: dict[str, Any], told: "Queue[Told]"
+) -> None:
+    """files: the code when all experiments were planned. A process imports it anew, perhaps hours later."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its children
     end_with_parent()
     keep_freed_memory()
     try:
+        with watching():
+            planned: Planned = pickle.loads(pickled)
+        now = of_code(planned[0]).files
+        if changed := sorted(name for name in {*files, *now} if files.get(name) != now.get(name)):
+            raise RunError(
+                f"{planned[1]}: {listed(changed)}: changed since the first runs began; start all of it again"
+            )
         run_one(*planned, lambda event: told.put((number, event)), **how)
         told.put((number, None))
     except FedclassError as error:

@@ -1,6 +1,7 @@
 """A recipe: TOML in, a frozen Experiment out, every mistake found before anything starts."""
 
 import difflib
+import inspect
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from fedclass.data.datasets import Orientation
 from fedclass.data.memory import MemorySettings
 from fedclass.data.partition import PartitionSettings
+from fedclass.data.paths import absolute
 from fedclass.data.stream import StreamSettings
 from fedclass.errors import ConfigError
 from fedclass.federation.client import TrainSettings
@@ -35,6 +37,12 @@ class DataSettings:
     orientation: Annotated[
         Orientation, Field(description='EMNIST: "upright", or "raw" as in its files, rows and columns exchanged')
     ] = "upright"
+    validation: Annotated[
+        float, Field(ge=0, lt=1, description="share of each client's training images to choose by, not to train on")
+    ] = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", absolute(self.path, where="[data] path"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +77,9 @@ class Experiment:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     method_name: str = "fedclass"
     method: FedAvg = field(default_factory=METHODS["fedclass"])
+
+    def __post_init__(self) -> None:
+        check_parameters(type(self.method), where=f"method: {self.method_name!r}")
 
     def build(self, image_size: tuple[int, int]) -> IncrementalModel:
         """The model, with no classes yet. image_size: height and width."""
@@ -112,7 +123,10 @@ def load(
     method: str | None = None,
     seed: int | None = None,
 ) -> Experiment:
-    """The experiment of a recipe (a file, the name of a recipe that comes along, or None for the embedded default)."""
+    """The experiment of a recipe: a file, or the name of one that comes along. None: every key has its default.
+
+    Relative paths in a recipe are relative to its file; in overrides, to the current folder.
+    """
     where, table = read_recipe(recipe)
     given = table.get("method", {})
     if method is not None and not (isinstance(given, dict) and given.get("name", "fedclass") == method):
@@ -131,17 +145,27 @@ def recipes() -> dict[str, Path]:
 
 
 def read_recipe(recipe: str | None) -> tuple[str, Table]:
-    known = recipes()
-    path = known["default"] if recipe is None else Path(recipe)
+    """Its name and its tables, with whole paths."""
+    if recipe is None:
+        return "settings", {}
+    known, path = recipes(), Path(recipe)
     if recipe in known and not path.is_file():
         path = known[recipe]
     try:
-        return path.name, tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        hint = _suggestion(str(recipe), known) or f"recipes that come along: {', '.join(known)}"
+        hint = _suggestion(recipe, known) or f"recipes that come along: {', '.join(known)}"
+        if recipe == "default":  # its former name
+            hint = "the demonstration's is called demo; without a recipe, every key has its default"
         raise ConfigError(f"{recipe}: cannot read the recipe ({error.strerror}); {hint}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a TOML file: {error}") from error
+    for section in ("data", "partition"):
+        inner = table.get(section)
+        if isinstance(inner, dict) and isinstance(inner.get("path"), str):
+            where = f"{path.name} [{section}] path"
+            inner["path"] = absolute(inner["path"], where=where, base=path.resolve().parent)
+    return path.name, table
 
 
 def experiment(table: Mapping[str, Any], *, where: str = "recipe") -> Experiment:
@@ -172,6 +196,7 @@ def find_method(name: str) -> type[FedAvg]:
         found = imported(name, where="method")
         if not (isinstance(found, type) and issubclass(found, FedAvg) and is_dataclass(found)):
             raise ConfigError(f"method: {name!r} must be a dataclass that derives from fedclass.methods.FedAvg")
+        check_parameters(found, where=f"method: {name!r}")
         if isinstance(found.teacher, str) and found.teacher not in get_args(Teacher):
             options = ", ".join(map(repr, get_args(Teacher)))
             raise ConfigError(f"method: {name!r} has teacher = {found.teacher!r}; it must be None or one of {options}")
@@ -180,6 +205,32 @@ def find_method(name: str) -> type[FedAvg]:
         hint = _suggestion(str(name), METHODS) or "your own: package.module:Class"
         raise ConfigError(f"method: unknown method {name!r}; known are {', '.join(METHODS)}; {hint}")
     return METHODS[name]
+
+
+def check_parameters(kind: type[FedAvg], *, where: str) -> None:
+    """Refuse parameters that would be lost: of classes without @dataclass, without annotation, or called `name`."""
+    if any(f.name == "name" for f in fields(kind)):
+        raise ConfigError(f"{where}: a parameter must not be called 'name': that is the method's own; rename it")
+    for one in kind.__mro__:
+        if not issubclass(one, FedAvg) or one is FedAvg:
+            continue
+        annotated = {name: hint for name, hint in inspect.get_annotations(one).items() if "ClassVar" not in str(hint)}
+        decorated = "__dataclass_fields__" in vars(one)
+        lost = list(annotated) if not decorated else []
+        if not decorated and "__init__" in vars(one):
+            lost += list(inspect.signature(one.__init__).parameters)[1:]
+        if lost:
+            raise ConfigError(
+                f"{where}: {one.__name__} has parameters ({', '.join(dict.fromkeys(lost))}) that would be lost; write "
+                "@dataclass(frozen=True, kw_only=True) above the class, and each as `name: type = default` in it"
+            )
+        inherited = {f.name for parent in one.__mro__[1:] if is_dataclass(parent) for f in fields(parent)}
+        bare = [name for name in vars(one) if name in inherited and name not in annotated]
+        if bare:
+            raise ConfigError(
+                f"{where}: {one.__name__}.{bare[0]} has no type, so that the inherited default would count; write "
+                f"`{bare[0]}: type = default`"
+            )
 
 
 def read_table(kind: type[Any], table: object, where: str) -> Any:

@@ -1,15 +1,19 @@
 """May a run go on, and from where?"""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import fedclass
-from fedclass.errors import ConfigError, RunError
+from fedclass.errors import ConfigError, DataError, RunError
 from fedclass.experiment.checkpoint import Checkpoint, Checkpoints
-from fedclass.experiment.config import load
+from fedclass.experiment.config import Experiment, load
 from fedclass.experiment.machine import fingerprint
-from fedclass.experiment.setup import Setup
+from fedclass.experiment.setup import Setup, shares_sha256
+from fedclass.runs.events import RunStarted, read_events
 from fedclass.runs.layout import RunDirectory, flat
+
+PLACES = {"data.path", "partition.path"}  # files may have moved: what they hold is compared instead
 
 
 def circumstances(setup: Setup) -> dict[str, Any]:
@@ -17,6 +21,7 @@ def circumstances(setup: Setup) -> dict[str, Any]:
     return {
         "config": setup.experiment.to_tables(),
         "dataset_sha256": setup.stream.data.sha256,
+        "partition_sha256": shares_sha256(setup) if setup.experiment.partition.kind == "file" else None,
         "version": fedclass.__version__,
         "machine": fingerprint(),
     }
@@ -46,12 +51,14 @@ def last_whole(
             raise RunError(f"{directory.config}: was changed after the run had begun, in {differing}; change it back")
         if found.made_with["dataset_sha256"] != made_with["dataset_sha256"]:
             raise RunError(f"{directory.root}: the images of {made_with['config']['data']['name']} have changed since")
+        if found.made_with.get("partition_sha256", made_with["partition_sha256"]) != made_with["partition_sha256"]:
+            raise RunError(f"{directory.root}: the partition that partition.path names has changed since")
         return found, damage
     return None, damage
 
 
-def check_config(directory: RunDirectory, config: Mapping[str, Any]) -> None:
-    """Refuse to go on with another configuration than the run was begun with."""
+def check_config(directory: RunDirectory, config: Mapping[str, Any]) -> str:
+    """Refuse to go on with another configuration than the run was begun with. Returns which files have moved."""
     try:
         begun_with = load(str(directory.config)).to_tables()
     except ConfigError as error:
@@ -62,12 +69,31 @@ def check_config(directory: RunDirectory, config: Mapping[str, Any]) -> None:
             f"{directory.root}: was begun with another configuration; it differs in {differing}. Leave these out to go "
             "on, or begin another run"
         )
+    return differences(begun_with, config, PLACES)
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """The keys in which two recipes differ, as text."""
+def check_places(directory: RunDirectory, experiment: Experiment) -> None:
+    """Say what to type if the files that a run was begun with are not where they were."""
+    for key, path in (("data.path", experiment.data.path), ("partition.path", experiment.partition.path)):
+        if path and not Path(path).exists():
+            raise DataError(
+                f"{directory.root}: {key} = {path}: is not there any more; if it has moved, add --set {key}=PLACE, and "
+                "its content is compared"
+            )
+
+
+def check_data(directory: RunDirectory, setup: Setup) -> None:
+    """Refuse other images than a run was begun with."""
+    started = next((event for event in read_events(directory.events) if isinstance(event, RunStarted)), None)
+    if started is None or started.dataset_sha256 != setup.stream.data.sha256:
+        raise RunError(f"{directory.root}: the images of {setup.experiment.data.name} are not those it was made with")
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], among: Collection[str] | None = None) -> str:
+    """The keys in which two recipes differ, as text: those that matter, or those among the given ones."""
     before, after = flat(old), flat(new)
-    keys = [key for key in before | after if before.get(key) != after.get(key)]
+    asked = [key for key in before | after if (key not in PLACES if among is None else key in among)]
+    keys = [key for key in asked if before.get(key) != after.get(key)]
     return ", ".join(f"{key} ({before.get(key)!r} then, {after.get(key)!r} now)" for key in keys)
 
 

@@ -4,22 +4,20 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from fedclass.data.datasets import cache_folder
 from fedclass.errors import RunError
 from fedclass.experiment.checkpoint import Checkpoints, State
 from fedclass.experiment.machine import fingerprint
-from fedclass.experiment.setup import Setup
+from fedclass.experiment.setup import Setup, shares_sha256
+from fedclass.experiment.sources import Sources
 from fedclass.federation.client import chosen_device
 from fedclass.federation.store import ClientState
-from fedclass.methods.base import FedAvg, parameters
+from fedclass.methods.base import FedAvg
 from fedclass.runs.events import (
     Event,
     EventLog,
@@ -30,9 +28,17 @@ from fedclass.runs.events import (
     Warned,
     read_events,
 )
+from fedclass.runs.layout import flat
 
-# Raise it whenever the same recipe gives other bits than before: what older versions have left is not used then.
-NUMBERS = 2
+# The whole recipe is part of a key, but for these, which something else in the key stands for.
+APART = {
+    "data.path": "the images themselves are hashed",
+    "partition.path": "who holds which images is hashed",
+    "stream.tasks": "the sizes of the tasks so far are there; later ones do not matter yet",
+    "stream.class_order": "the classes that have arrived are there, in order",
+    "train.device": "its type is there",
+    "memory.select": "what the method makes of it is there",
+}
 
 
 @dataclass(frozen=True)
@@ -61,9 +67,9 @@ class TaskStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def longest(self, setup: Setup) -> tuple[Reusable | None, list[str]]:
+    def longest(self, setup: Setup, code: Sources) -> tuple[Reusable | None, list[str]]:
         """The state after as many tasks as possible; and what is wrong with those that cannot be used."""
-        keys = [key_after(setup, tasks + 1) for tasks in range(len(setup.stream.task_sizes))]
+        keys = [key_after(setup, tasks + 1, code) for tasks in range(len(setup.stream.task_sizes))]
         problems: list[str] = []
         for tasks in range(len(keys), 0, -1):
             folder = self.folder / keys[tasks - 1]
@@ -79,9 +85,9 @@ class TaskStore:
                 problems.append(f"{error}; it is not used (`fedclass cache clear` removes it)")
         return None, problems
 
-    def add(self, setup: Setup, state: State, clients: Mapping[int, ClientState], events: Path) -> None:
+    def add(self, setup: Setup, code: Sources, state: State, clients: Mapping[int, ClientState], events: Path) -> None:
         """Keep the state in which the next task would begin, with the events so far."""
-        key = key_after(setup, state.task)
+        key = key_after(setup, state.task, code)
         if (self.folder / key).exists():
             return
         part = self.folder / f"{key}.{os.getpid()}.part"
@@ -138,56 +144,33 @@ def _of_the_tasks(events: Iterator[Event]) -> Iterator[Event]:
 # Keys.
 
 
-def key_after(setup: Setup, tasks: int) -> str:
+def key_after(setup: Setup, tasks: int, code: Sources) -> str:
     """The hash of all that a run's state after its first `tasks` tasks depends on."""
     e, stream = setup.experiment, setup.stream
-    train = asdict(e.train) | {"device": chosen_device(e.train.device).type}
     until = stream.classes_until(tasks - 1)
+    recipe = {key: value for key, value in flat(e.to_tables()).items() if key not in APART}
+    if tasks == 1 and _begins_like_fedavg(e.method):
+        recipe = {key: value for key, value in recipe.items() if not key.startswith("method.")}
+    else:
+        recipe["method"] = f"{type(e.method).__module__}.{type(e.method).__qualname__}"
     facts = {
-        "numbers": NUMBERS,
+        "recipe": recipe,
+        "code": code.digests,
+        "initial weights": code.model,
         "machine": fingerprint(),
+        "device": chosen_device(e.train.device).type,
         "dataset": stream.data.sha256,
         "normalisation": setup.normalisation,
-        "seed": e.seed,
-        "model": [asdict(e.model), _code(sys.modules.get(e.model.name.partition(":")[0]))],
-        "train": train,
-        "evaluation": asdict(e.evaluation),
-        "memory": asdict(e.memory) | {"select": e.method.selects or e.memory.select},
+        "select": e.method.selects or e.memory.select,
         "classes": stream.classes[:until],
         "tasks": stream.task_sizes[:tasks],
-        "shares": _shares(setup, until),
-        "method": method_key(e.method, tasks),
+        "shares": shares_sha256(setup, until),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def method_key(method: FedAvg, tasks: int) -> object:
-    """What of the method matters in its first `tasks` tasks.
-
-    A method that says of itself, not through a parent, that it begins like FedAvg, is FedAvg in the first task.
-    """
+def _begins_like_fedavg(method: FedAvg) -> bool:
+    """One of ours that says so of itself: what a class inherits does not count, nor what a user's class says."""
     kind = type(method)
-    if tasks == 1 and "begins_like_fedavg" in vars(kind) and method.begins_like_fedavg:
-        return "fedavg"
-    classes = [c for c in kind.__mro__ if issubclass(c, FedAvg)]
-    code = [_code(sys.modules[c.__module__]) for c in classes]
-    return [f"{kind.__module__}.{kind.__qualname__}", parameters(method), code]
-
-
-def _code(module: object) -> str | None:
-    """The hash of a user's own module, which may change between runs; our own code has NUMBERS."""
-    file = getattr(module, "__file__", None)
-    if file is None or getattr(module, "__name__", "").partition(".")[0] == "fedclass":
-        return None
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
-
-
-def _shares(setup: Setup, classes: int) -> str:
-    """The hash of who holds which images of the first `classes` classes, and of these images' classes."""
-    digest = hashlib.sha256()
-    for share in setup.stream.shares:
-        targets = setup.stream.targets[share]
-        arrived = (targets >= 0) & (targets < classes)
-        for part in (np.array([arrived.sum()]), share[arrived], targets[arrived]):
-            digest.update(np.ascontiguousarray(part, np.int64).tobytes())
-    return digest.hexdigest()
+    ours = kind.__module__.partition(".")[0] == "fedclass"
+    return ours and "begins_like_fedavg" in vars(kind) and method.begins_like_fedavg

@@ -16,21 +16,25 @@ from torch import Tensor
 
 import fedclass
 from fedclass import metrics
-from fedclass.data.memory import planned
+from fedclass.data.coverage import coverage
+from fedclass.data.memory import HERDING, planned
+from fedclass.data.validation import as_test
 from fedclass.engines.base import Engine
 from fedclass.errors import RoundError, RunError
 from fedclass.experiment.checkpoint import Checkpoints, GlobalModel, State, Totals
 from fedclass.experiment.course import Course, StreamCourse
 from fedclass.experiment.machine import fingerprint
-from fedclass.experiment.resume import changes, circumstances, last_whole
+from fedclass.experiment.resume import PLACES, changes, circumstances, differences, last_whole
 from fedclass.experiment.reuse import TaskStore
 from fedclass.experiment.setup import Setup
+from fedclass.experiment.sources import Parts, check_code, listed, sources
 from fedclass.experiment.trained import EXTRAS, describe
 from fedclass.federation.client import chosen_device
 from fedclass.federation.evaluate import confusion
 from fedclass.federation.server import Missing, sample, usable
 from fedclass.federation.store import MemoryStore
 from fedclass.models.weights import plain
+from fedclass.rng import seed_streams, streams_restored
 from fedclass.runs.events import (
     Event,
     EventLog,
@@ -63,24 +67,38 @@ def run(
     done: TaskStore | None = None,
     course: Course | None = None,
     writing: Writing | None = None,
+    changed_code: bool = False,
 ) -> dict[str, Any]:
     """Carry out an experiment and return its summary; go on from the last checkpoint if the directory has one.
 
     store: where the engine keeps clients' states, if it is here; they are then part of the checkpoints.  done: tasks
     that runs with the same beginning have left, to be taken instead of being learned again.  course: which classes come
     when; by default as the setup's stream says.  writing: goes around whatever is written, if the caller holds the run.
+    changed_code: go on even if code has changed since; the summary then says so.
     """
     again = f"type: fedclass run --resume {directory.root}" if writing is None else "start the server's run again"
     try:
         hold = directory.locked() if writing is None else contextlib.nullcontext(writing)
-        with hold as writing, one_thread():
-            made_with, known = circumstances(setup), Checkpoints(directory.checkpoints)
+        with hold as writing, one_thread(), streams_restored():
+            made_with, known, code = circumstances(setup), Checkpoints(directory.checkpoints), sources(setup)
             found, damage = None, list[str]()
             if directory.config.exists():
                 found, damage = last_whole(known, directory, made_with)
-            else:
-                with writing():
+            parts, changed = Parts(), list[str]()
+            if found is not None:
+                parts, changed = Parts.read(directory), check_code(directory, code, changed_code=changed_code)
+            with writing():
+                if found is None or differences(found.made_with["config"], made_with["config"], PLACES):
                     write_atomically(directory.config, setup.experiment.to_toml())
+                if not parts.known or changed or parts.known[-1].machine != code.machine:
+                    parts = parts.went_on(code, changed)
+                    parts.write(directory)
+            if changed:
+                damage.append(f"goes on by other code than before: {listed(changed)}")
+            if done is not None and code.doubts:
+                damage.append(f"no task is taken from, or kept for, other runs: {listed(code.doubts)}")
+            if code.doubts or len(parts.known) > 1:  # whoever begins anew would not get the same
+                done = None
             with EventLog(directory.events, length=found.events if found else 0) as log:
 
                 def tell(event: Event) -> None:
@@ -102,7 +120,8 @@ def run(
                         store.restore(found.clients)
                 for message in damage:
                     tell(Warned(message=message))
-                run = Run(setup, engine, directory, tell, keep, store, done, course or StreamCourse(setup), writing)
+                course = course or StreamCourse(setup)
+                run = Run(setup, engine, directory, tell, keep, store, done, course, writing, parts)
                 return run.carry_out(found.state if found else None)
     except OSError as error:
         raise RunError(f"{directory.root}: cannot go on ({error}); once that is mended, {again}") from error
@@ -133,9 +152,10 @@ class Run:
         done: TaskStore | None,
         course: Course,
         writing: Writing,
+        parts: Parts,
     ) -> None:
         self.setup, self.engine, self.directory, self.tell, self.keep = setup, engine, directory, tell, keep
-        self.store, self.done, self.course, self.writing = store, done, course, writing
+        self.store, self.done, self.course, self.writing, self.parts = store, done, course, writing, parts
         self.experiment, self.stream, self.method = setup.experiment, setup.stream, setup.experiment.method
         self.model = setup.build().to(chosen_device(self.experiment.train.device))
         self.totals = Totals()
@@ -161,6 +181,10 @@ class Run:
             write_atomically(self.directory.summary, json.dumps(summary, indent=1) + "\n")
         return summary
 
+    def _seed(self, hook: str, *where: int) -> None:
+        """Before the user's code runs here."""
+        seed_streams(self.experiment.seed, "user code", "server", hook, *where)
+
     def _seconds(self) -> float:
         """Since the run began, without the time it was stopped."""
         return time.perf_counter() - self.began
@@ -178,7 +202,7 @@ class Run:
         """The longest beginning that an earlier run has left behind."""
         if self.done is None or self.store is None:
             return None
-        found, problems = self.done.longest(self.setup)
+        found, problems = self.done.longest(self.setup, self.parts.known[-1])
         for message in problems:
             self.tell(Warned(message=message))
         if found is None:
@@ -210,9 +234,10 @@ class Run:
                 seed=e.seed,
                 engine=self.engine.name,
                 machine=fingerprint(),
+                **coverage(self.stream),
             )
         )
-        if not data.official:
+        if data.official is False:
             message = (
                 f"{data.name}: the files do not have the published checksums; these are not results on {data.name}"
             )
@@ -239,16 +264,19 @@ class Run:
             state = self._kept(replace(state, round=round + 1, weights=weights, reached=frozenset(reached)))
         phases: dict[str, float] = {}
         with spent(phases, "clients"):
+            self._seed("finish_task", task)
             weights = self.method.finish_task(weights, self.stream.classes_until(task) - self.stream.task_sizes[task])
             extras, exemplars = self._close(task, weights)
         with spent(phases, "evaluate"):
             counts, at_sites = self._evaluate(task, weights, extras, must=True)
+            validation = self._validate(weights, extras)
         assert counts is not None  # they were waited for
         self.tell(
             TaskFinished(
                 task=task,
                 confusion=counts.tolist(),
                 at_sites=None if at_sites is None else at_sites.tolist(),
+                validation=None if validation is None else validation.tolist(),
                 exemplars=exemplars,
                 bytes_up=self.totals.bytes_up - state.before_task.bytes_up,
                 bytes_down=self.totals.bytes_down - state.before_task.bytes_down,
@@ -256,11 +284,16 @@ class Run:
                 phases=phases,
             )
         )
-        finished = State(task=task + 1, last=GlobalModel(weights, extras), confusions=[*state.confusions, counts])
+        finished = State(
+            task=task + 1,
+            last=GlobalModel(weights, extras),
+            confusions=[*state.confusions, counts],
+            validations=state.validations if validation is None else [*state.validations, validation],
+        )
         finished = self._kept(finished)
         if self.done is not None and self.store is not None:
             try:
-                self.done.add(self.setup, finished, self.store.states, self.directory.events)
+                self.done.add(self.setup, self.parts.known[-1], finished, self.store.states, self.directory.events)
             except OSError as error:  # a full disk, or a folder that others own: this run does not need it
                 message = f"task {task + 1} cannot be kept for later runs ({error}); --no-reuse does not try to"
                 self.tell(Warned(message=message))
@@ -292,7 +325,9 @@ class Run:
             """Hands on one update at a time, so that only their sum is ever in memory; keeps what the event needs."""
             for update in timed(self._usable(jobs), phases, "clients"):
                 used.append(Update(update.client, task, round, {}, update.examples, update.metrics))
+                self._seed("aggregate", task, round, len(used))  # whatever clients and listeners have drawn here
                 yield update
+            self._seed("aggregate", task, round, len(used) + 1)
 
         up = self.totals.bytes_up
         updates = received()
@@ -311,10 +346,12 @@ class Run:
         losses = [update.metrics["loss"] for update in used]
         last = round == train.rounds - 1  # the end of the task tests it anyway
         every = self.experiment.evaluation.every
-        counts = None
-        if every and not last and (round + 1) % every == 0:
+        counts = validation = None
+        if every and not last and (round + 1) % every == 0 and not self.method.needs_extras:
             with spent(phases, "evaluate"):
-                counts, _ = self._evaluate(task, new_weights, {}, must=False)
+                validation = self._validate(new_weights, {})
+                if validation is None:  # who holds out images to choose by sees test figures at the end of tasks only
+                    counts, _ = self._evaluate(task, new_weights, {}, must=False)
         self.tell(
             RoundFinished(
                 task=task,
@@ -329,6 +366,8 @@ class Run:
                 correct=None if counts is None else counts.diagonal().tolist(),
                 tested=None if counts is None else counts.sum(axis=1).tolist(),
                 phases=phases,
+                validation_correct=None if validation is None else validation.diagonal().tolist(),
+                validation_tested=None if validation is None else validation.sum(axis=1).tolist(),
             )
         )
         return new_weights
@@ -357,13 +396,20 @@ class Run:
         rounds = self.experiment.train.rounds
         jobs = [Job(client, task, rounds, "end_task", weights, None) for client in self.course.everyone()]
         updates = list(self._usable(jobs))
-        if self.method.uploads or (self.method.selects or self.experiment.memory.select) == "herding":
+        if self.method.uploads or (self.method.selects or self.experiment.memory.select) in HERDING:
             self.totals.bytes_down += len(jobs) * nbytes(weights)
+        self._seed("gather", task)
         extras = self.method.gather([u.extras for u in updates if u.extras]) if self.method.uploads else {}
-        if self.method.uploads and not extras:
+        if self.method.needs_extras and not extras:
+            raise RoundError(
+                f"task {task + 1}: no client sent its {' and '.join(self.method.uploads)}, without which nothing can "
+                f"be predicted; {self.directory.events} says why each was rejected or missing"
+            )
+        if never := self.method.never_predicted(extras):
+            names = ", ".join(repr(self.stream.classes[i]) for i in never[:5]) + (" ..." if len(never) > 5 else "")
             message = (
-                f"task {task + 1}: clients' {' and '.join(self.method.uploads)} do not cover every class, so that the "
-                "model's own scores predict; more exemplars per class would help (memory.per_class=2)"
+                f"task {task + 1}: no client has enough exemplars of class {names}, which is never predicted; "
+                "more exemplars per class would help (memory.per_class=2)"
             )
             self.tell(Warned(message=message))
         return extras, sum(update.examples for update in updates)
@@ -381,7 +427,15 @@ class Run:
         if not self.course.at_server:
             return at_sites, None
         self.model.load(weights)
+        self._seed("evaluate", task)
         return confusion(self.model, self.method, extras, self.stream, self.setup.normalisation), at_sites
+
+    def _validate(self, weights: Weights, extras: Mapping[str, Tensor]) -> NDArray[np.int64] | None:
+        """Counts on validation images, if there are any."""
+        if not self.stream.held_out:
+            return None
+        self.model.load(weights)
+        return confusion(self.model, self.method, extras, as_test(self.stream), self.setup.normalisation)
 
     def _evaluate_at_sites(self, task: int, weights: Weights, *, must: bool) -> NDArray[np.int64] | None:
         classes, waiting = self.stream.classes_until(task), self.course.everyone()
@@ -422,11 +476,15 @@ class Run:
             "seed": e.seed,
             "engine": self.engine.name,
             **metrics.summarise(state.confusions, self.stream.task_sizes),
+            **metrics.summarise_validation(state.validations, self.stream.task_sizes),
+            **coverage(self.stream),
             "bytes_up": self.totals.bytes_up,
             "bytes_down": self.totals.bytes_down,
             "seconds": state.totals.seconds,
             "samples_per_second": self.totals.samples / state.totals.seconds,
             "weights_sha256": sha256(state.last.weights),
+            "code": self.parts.known[-1].digests,
+            "mixed_code": self.parts.mixed_code,
         }
 
     def _write_model(self, last: GlobalModel) -> None:

@@ -1,13 +1,16 @@
 """From a recipe to things that exist: data found and hashed, partition drawn, model built. No training yet."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from fedclass.data.datasets import DATASETS, load
-from fedclass.data.memory import check_budget
+from fedclass.data.memory import check_budget, check_fewest
 from fedclass.data.stream import Stream, build_stream
+from fedclass.data.validation import hold_out
 from fedclass.errors import ConfigError
 from fedclass.experiment.config import Experiment
 from fedclass.federation.client import Client, chosen_device
@@ -54,19 +57,37 @@ def check_device(name: str, *, where: str) -> None:
 def prepare(experiment: Experiment) -> Setup:
     """Everything that can go wrong before training goes wrong here."""
     check_device(experiment.train.device, where="[train] device")
-    try:
-        path = Path(experiment.data.path).expanduser() if experiment.data.path else None
-    except RuntimeError as error:
-        raise ConfigError(f"[data] path: {experiment.data.path!r}: {error}") from error
     data = load(
         experiment.data.name,
-        path=path,
+        path=Path(experiment.data.path) if experiment.data.path else None,
         fraction=experiment.data.fraction,
         test_fraction=experiment.data.test_fraction,
         orientation=experiment.data.orientation,
     )
     stream = build_stream(data, experiment.stream, experiment.partition, seed=experiment.seed)
+    stream = hold_out(stream, experiment.data.validation, seed=experiment.seed)
     check_budget(experiment.memory, stream.counts(), stream.task_sizes)
+    check_fewest(
+        experiment.memory,
+        stream.counts(),
+        stream.task_sizes,
+        stream.classes,
+        experiment.method.fewest_exemplars,
+        otherwise="let the model's own scores predict: method.classifier=sigmoid",
+        offered=stream.offered,
+    )
     setup = Setup(experiment, stream)
     setup.build()
     return setup
+
+
+def shares_sha256(setup: Setup, classes: int | None = None) -> str:
+    """The hash of who holds which images, of the first `classes` classes or of all, and of these images' classes."""
+    stream, digest = setup.stream, hashlib.sha256()
+    until = len(stream.classes) if classes is None else classes
+    for share in stream.shares:
+        targets = stream.targets[share]
+        arrived = (targets >= 0) & (targets < until)
+        for part in (np.array([arrived.sum()]), share[arrived], targets[arrived]):
+            digest.update(np.ascontiguousarray(part, np.int64).tobytes())
+    return digest.hexdigest()

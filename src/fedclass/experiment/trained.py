@@ -119,7 +119,7 @@ class Evaluation:
     """
 
     dataset: str
-    official_data: bool
+    official_data: bool | None  # None: a user's own data
     images: int
     accuracy_micro: float  # every image counts the same
     accuracy_macro: float  # every class counts the same

@@ -1,6 +1,7 @@
 """A client's work: the only training loop there is, whichever method or engine runs it."""
 
 import contextlib
+import math
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,13 +16,13 @@ from torch.nn import functional as F
 
 from fedclass.data.batches import as_input, crop_and_flip, cut_out, normalise
 from fedclass.data.images import ImageSet
-from fedclass.data.memory import MemorySettings, herd, remember
+from fedclass.data.memory import HERDING, MemorySettings, herd, remember
 from fedclass.data.partition import Index
 from fedclass.errors import ClientError, ConfigError, FedclassError
 from fedclass.federation.store import ClientState, ClientStore
-from fedclass.methods.base import Batch, ClientContext, FedAvg
+from fedclass.methods.base import SGD, Batch, ClientContext, FedAvg, Progress
 from fedclass.models.incremental import IncrementalModel
-from fedclass.rng import array_generator, generator
+from fedclass.rng import array_generator, generator, seed_streams
 from fedclass.wire import Job, Update, Weights
 
 INFERENCE_BATCH = 256
@@ -83,10 +84,15 @@ def failures_named(job: Job) -> Iterator[None]:
         raise ClientError(f"{job.where}: {type(error).__name__}: {error} ({place})") from error
 
 
+def _purpose(job: Job) -> tuple[object, ...]:
+    return job.phase, "client", job.client, "task", job.task, "round", job.round
+
+
 class Client:
     """Does any client's jobs, one after the other, on one resident model.
 
     All state that outlives a job is in the store; everything else here is derived from the job and can be dropped.
+    Global streams of random numbers are seeded before any of the user's code runs; whoever calls may restore them.
     """
 
     def __init__(
@@ -122,15 +128,13 @@ class Client:
         index = np.concatenate([new, state.exemplars.index])
         self.model.load(job.weights)
         self.model.train()
-        context = self._context(job)
-        optimizer = torch.optim.SGD(
-            self.model.movable,
-            lr=self.train.learning_rate,
-            momentum=self.train.momentum,
-            weight_decay=self.train.weight_decay,
-        )
+        context = self._context(job, state)
+        optimizer = torch.optim.SGD(self.model.movable)
         total = torch.zeros((), device=self.device)
-        for batch in self._batches(job, index):
+        batches_per_epoch = math.ceil(len(index) / self.train.batch_size)
+        for number, batch in enumerate(self._batches(job, index)):
+            if number % batches_per_epoch == 0:
+                optimizer.param_groups[0].update(self._sgd(job, epoch=number // batches_per_epoch))
             optimizer.zero_grad(set_to_none=False)
             try:
                 loss = self.method.loss(context, batch)
@@ -156,9 +160,16 @@ class Client:
             metrics={"loss": float(total) / max(samples, 1), "samples": float(samples)},
         )
 
+    def _sgd(self, job: Job, *, epoch: int) -> dict[str, float]:
+        """As torch names them."""
+        train = self.train
+        usual = SGD(train.learning_rate, train.momentum, train.weight_decay)
+        sgd = self.method.sgd(usual, progress=Progress(job.round, train.rounds, epoch, train.local_epochs))
+        return {"lr": sgd.learning_rate, "momentum": sgd.momentum, "weight_decay": sgd.weight_decay}
+
     def _end_task(self, job: Job) -> Update:
         """Choose exemplars with the task's final model, and send what the method declares."""
-        if self.method.uploads or self.memory.select == "herding":
+        if self.method.uploads or self.memory.select in HERDING:
             self.model.load(job.weights)
             self.model.eval()
         state = self.store.load(job.client)
@@ -170,7 +181,8 @@ class Client:
             with torch.no_grad():
                 images = as_input(self._normalised(index)).to(self.device)
                 labels = self._targets[index].to(self.device)
-                extras = dict(self.method.end_task(self._context(job), images, labels))
+                self._seed(job)
+                extras = dict(self.method.end_task(self._context(job, state), images, labels))
         return Update(
             client=job.client,
             task=job.task,
@@ -181,12 +193,19 @@ class Client:
             extras={name: tensor.cpu() for name, tensor in extras.items()},
         )
 
-    def _context(self, job: Job) -> ClientContext:
+    def _context(self, job: Job, state: ClientState) -> ClientContext:
+        old = self.stream.classes_until(job.task) - self.stream.task_sizes[job.task]
         return ClientContext(
             model=self.model,
-            old_classes=self.stream.classes_until(job.task) - self.stream.task_sizes[job.task],
+            old_classes=old,
             weights=job.weights,
+            met=frozenset(label for label in state.exemplars.of_class if label < old),
+            seed=self.seed,
+            purpose=("context", *_purpose(job)),
         )
+
+    def _seed(self, job: Job) -> None:
+        seed_streams(self.seed, "user code", *_purpose(job))
 
     # Batches.
 
@@ -202,6 +221,7 @@ class Client:
         augment = self.train.augment != "none"
         prepared = None if augment else self._normalised(images)
         logits = self._teacher_logits(job, prepared)
+        self._seed(job)
         for _ in range(self.train.local_epochs):
             for chosen in torch.randperm(len(index), generator=rng).split(self.train.batch_size):
                 if prepared is None:
@@ -237,6 +257,7 @@ class Client:
         if prepared is None:
             return None
         if job.client not in self._cached_logits:
+            seed_streams(self.seed, "teacher", "client", job.client, "task", job.task)
             parts = [self._taught(as_input(part).to(self.device)) for part in prepared.split(INFERENCE_BATCH)]
             self._cached_logits[job.client] = torch.cat(parts)
         return self._cached_logits[job.client]
@@ -261,6 +282,7 @@ class Client:
     def _remember(self, client: int, state: ClientState, tasks: int) -> ClientState:
         exemplars = state.exemplars
         for task in range(state.tasks, tasks):
+            seed_streams(self.seed, "exemplars", "client", client, "task", task)
 
             def rank(label: int, images: Index, count: int) -> Index:
                 return self._ranked(client, label, images, count)
@@ -278,8 +300,10 @@ class Client:
                 return images[:count]
             case "random":
                 return array_generator(self.seed, "memory", client, label).permutation(images)[:count]
-            case "herding":
-                return images[herd(self._features(torch.from_numpy(images)), count)] if count else images[:0]
+            case "herding" | "herding-pycil" as kind:
+                if not count:
+                    return images[:0]
+                return images[herd(self._features(torch.from_numpy(images)), count, unit_means=kind == "herding")]
 
     @torch.no_grad()
     def _features(self, index: Tensor) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -73,8 +73,18 @@ def usable(
     asked = {job.client: job for job in jobs}
     for update in answers:
         job = asked.pop(update.client, None)
-        reason = "was not asked, or has answered already" if job is None else rejection(update, job, method)
-        if reason is None:
-            yield update
-        else:
+        if job is None:
+            reject(update.client, "was not asked, or has answered already")
+        elif reason := rejection(update, job, method):
             reject(update.client, reason)
+        else:
+            yield _in_order(update, job, method)
+
+
+def _in_order(update: Update, job: Job, method: FedAvg) -> Update:
+    """With tensors in the model's order, which a network does not keep: hooks may draw a number for each of them."""
+    if job.phase == "train" and list(update.weights) != list(job.weights):
+        return replace(update, weights={name: update.weights[name] for name in job.weights})
+    if job.phase == "end_task":
+        return replace(update, extras={name: update.extras[name] for name in method.uploads})
+    return update

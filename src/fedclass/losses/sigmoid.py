@@ -84,14 +84,16 @@ def relation_distillation(current: Tensor, previous: Tensor, labels: Tensor) -> 
     return binary_cross_entropy_with_logits(current, _sigmoid_target(current, previous, labels))
 
 
-def glfc_loss(current: Tensor, previous: Tensor | None, labels: Tensor) -> Tensor:
+def glfc_loss(current: Tensor, previous: Tensor | None, labels: Tensor, *, compensate: bool = True) -> Tensor:
     """GLFC's client loss: 0.5 * compensated + 0.5 * relation; on the first task, plain binary cross-entropy.
+
+    compensate: without, all weights of the first half are 1, as in its authors' code at a client without old classes.
 
     current: (B, g+h) logits.  previous: (B, g) logits or None.  Returns a scalar.
     """
     if previous is None:
         return compensated_loss(current, labels, old_classes=0)
-    compensated = compensated_loss(current, labels, old_classes=previous.shape[1])
+    compensated = compensated_loss(current, labels, old_classes=previous.shape[1] if compensate else 0)
     return 0.5 * compensated + 0.5 * relation_distillation(current, previous, labels)
 
 

@@ -10,26 +10,51 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedclass.data.memory import Select
+from fedclass.errors import RunError
 from fedclass.losses import icarl_loss, released_icarl_loss
 from fedclass.methods.base import Batch, ClientContext, FedAvg, Teacher
 from fedclass.models.incremental import IncrementalModel
 from fedclass.wire import Weights
 
 FEWEST = 2  # the mean of one image would be an output for a single sample, and those never leave a client
+NEVER = -3.0  # a score below any other: unit vectors are at most 2 apart
+
+Classifier = Literal["nearest-mean", "sigmoid"]
+USUAL: dict[str, Classifier] = {"icarl": "nearest-mean", "released": "sigmoid"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedICARL(FedAvg):
     """A sigmoid per class, distilled from the last task's global model; herded exemplars; nearest mean of exemplars.
 
-    Clients send the mean feature of their exemplars per class, once a task. In the middle of a task, and where no
-    client has two exemplars of some class, the sigmoids themselves predict; the latter is told as a warning.
+    Clients send the mean feature of their exemplars per class, once a task. One rule predicts in the whole run: the
+    nearest mean, which needs a client with two exemplars of each class, and cannot be tested in the middle of a task;
+    or the model's own scores (sigmoids or logits, whose order is the same). A class without a mean, because no site
+    that answered has two exemplars of it, is never predicted.
+
+    `released` is the arithmetic of the FedCLASS authors' code: cross-entropy, plus doubly squashed outputs summed over
+    old classes, with this round's global model as the teacher. Under augmentation, that code computes its targets once
+    a round, on another random augmentation than the student then sees; here, on the same.
     """
 
     variant: Annotated[
         Literal["icarl", "released"],
         Field(description="released: what the FedCLASS authors' code computes, which is not iCaRL"),
     ] = "icarl"
+    classifier: Annotated[
+        Classifier | None, Field(description="what predicts, in the whole run; icarl: nearest-mean, released: sigmoid")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.classifier is None:
+            object.__setattr__(self, "classifier", USUAL[self.variant])
+
+    @property
+    def variant_name(self) -> str:
+        """With the classifier where there is a choice to tell: always, but for the release's own."""
+        if self.classifier == "nearest-mean":
+            return f"{self.variant}, nearest mean"
+        return self.variant if self.variant == "released" else f"{self.variant}, sigmoids"
 
     @property
     def teacher(self) -> Teacher:  # type: ignore[override]
@@ -40,8 +65,16 @@ class FedICARL(FedAvg):
         return None if self.variant == "released" else "herding"
 
     @property
+    def needs_extras(self) -> bool:  # type: ignore[override]
+        return self.classifier == "nearest-mean"
+
+    @property
+    def fewest_exemplars(self) -> int:  # type: ignore[override]
+        return FEWEST if self.needs_extras else 0
+
+    @property
     def uploads(self) -> tuple[str, ...]:  # type: ignore[override]
-        return () if self.variant == "released" else ("class_means", "class_counts")
+        return ("class_means", "class_counts") if self.needs_extras else ()
 
     def loss(self, client: ClientContext, batch: Batch) -> Tensor:
         loss = released_icarl_loss if self.variant == "released" else icarl_loss
@@ -72,19 +105,27 @@ class FedICARL(FedAvg):
         return None
 
     def gather(self, extras: Sequence[Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
-        """The means over all clients' exemplars, each client counted by how many it has."""
+        """The means over all clients' exemplars, each client counted by how many it has; zero where none has any."""
+        if not extras:
+            return {}
         counts = sum((e["class_counts"] for e in extras), start=torch.tensor(0))
-        if not extras or not bool(counts.all()):
-            return {}  # a class without a mean could never be predicted
         sums = sum((e["class_means"].double() * e["class_counts"][:, None] for e in extras), start=torch.tensor(0.0))
         return {"class_means": (sums / counts.clamp(min=1)[:, None]).float(), "class_counts": counts}
 
+    def never_predicted(self, extras: Mapping[str, Tensor]) -> list[int]:
+        return [] if not self.needs_extras else torch.nonzero(extras["class_counts"] == 0).flatten().tolist()
+
     def predict(self, model: IncrementalModel, images: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
-        """Minus the distance to each class's mean of exemplars; without a mean of every class, the sigmoids' logits."""
-        if not extras:
+        """Minus the distance to each class's mean of exemplars, or the model's own scores."""
+        if not self.needs_extras:
             return super().predict(model, images, extras)
+        if not extras:
+            raise RunError(
+                "FedICARL predicts by the nearest mean of exemplars, and this model has no class means; "
+                "run it again with more exemplars, or with method.classifier=sigmoid"
+            )
         means = F.normalize(extras["class_means"].to(images.device))
         # torch.cdist would lose half of the digits for features close to a mean, and cannot be exported
         apart = F.normalize(model.features(images))[:, None] - means
         distances: Tensor = apart.norm(dim=2)
-        return -distances
+        return torch.where(extras["class_counts"].to(images.device) > 0, -distances, NEVER)

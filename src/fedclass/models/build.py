@@ -9,14 +9,16 @@ from torch import Tensor, nn
 from fedclass.errors import ConfigError
 from fedclass.models.incremental import HeadInit, IncrementalModel
 from fedclass.models.resnet import BACKBONES, Norm
-from fedclass.rng import generator
+from fedclass.rng import seed_streams, streams_restored
+from fedclass.usercode import watching
 
 
 def imported(path: str, *, where: str) -> object:
     """The object behind `package.module:name`."""
     module_name, _, name = path.partition(":")
     try:
-        return getattr(importlib.import_module(module_name), name)
+        with watching():
+            return getattr(importlib.import_module(module_name), name)
     except Exception as error:  # it is the user's module: anything may come out of it
         raise ConfigError(
             f"{where}: cannot import {path!r} ({error}); it must read package.module:name, importable from here"
@@ -54,10 +56,10 @@ def build_model(
 ) -> IncrementalModel:
     """A model with no classes yet, initialised from the seed alone.
 
-    A user's backbone initialises itself from torch's global stream; it is seeded around the call and left as it was.
+    A user's backbone initialises itself from global streams; they are seeded for the call and left as they were.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(generator(seed, "model").initial_seed())
+    with watching(), streams_restored():
+        seed_streams(seed, "model")
         backbone = _backbone(name, norm)
         features = _features(backbone, name, image_size)
     model = IncrementalModel(backbone, features, head_init=head_init, head_bias=head_bias)

@@ -58,7 +58,7 @@ def learning(groups: Sequence[Group]) -> list[Chart]:
             lambda run: {test.task + 1: test.accuracy for test in run.ends},
             name="accuracy-over-tasks",
             title="Accuracy over tasks",
-            caption="Accuracy on the test images of all classes so far, at the end of each task.",
+            caption=f"Accuracy on the {_images(groups)} of all classes so far, at the end of each task.",
             x_label="task",
             y_label="accuracy (%)",
             ticks=range(1, len(start.tasks) + 1),
@@ -152,8 +152,8 @@ def confusions(groups: Sequence[Group]) -> list[Chart]:
             Chart(
                 name=f"confusion{suffix}",
                 title=_title("Confusion matrix", group, groups),
-                caption=f"Share of each class's test images (rows) by predicted class (columns), after task {done}."
-                f"{' Lines part the tasks.' if edges else ''}{seeds}",
+                caption=f"Share of each class's {_images(groups)} (rows) by predicted class (columns), after task "
+                f"{done}.{' Lines part the tasks.' if edges else ''}{seeds}",
                 alt=f"{group.label}: {worst_words or 'no mistakes'}",
                 figure=plots.heat_map(
                     share,
@@ -363,13 +363,18 @@ def show_seconds(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
+def _images(groups: Sequence[Group]) -> str:
+    """What accuracies are on: "test images" or "validation images", the same for all groups."""
+    return groups[0].runs[0].images
+
+
 # Curves.
 
 
 def _accuracy_over_rounds(groups: Sequence[Group], ends: Sequence[float]) -> list[Chart]:
     caption = (
-        "Accuracy on the test images of all classes so far. Points within a task test the averaged weights; the last "
-        "point of a task has all that the method does at its end."
+        f"Accuracy on the {_images(groups)} of all classes so far. Points within a task test the averaged weights; the "
+        "last point of a task has all that the method does at its end."
     )
     tests = [test for group in groups for run in group.runs for test in run.tests]
     if len({test.after for test in tests}) <= max((test.task for test in tests), default=0) + 1:

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedclass.report.rows import Row, Setting, check_seeds, rows
-from fedclass.report.tables import Table, reference_row, streams
+from fedclass.report.tables import TEST, VALIDATION, Table, chosen, images_of, reference_row, streams
 from fedclass.runs.results import Result
+
+MEASURED = ("accuracy_", "forgetting_", "bwt")  # figures on test images
 
 LATEX = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
@@ -58,7 +60,7 @@ def _latex(cell: str) -> str:
 
 def runs_csv(results: Sequence[Result], *, against: str | None = None, differences: bool = True) -> str:
     """A line per run, nothing rounded: what it was, all plain figures of its summary, and its differences from the
-    reference's run with the same seed."""
+    reference's run with the same seed. Of runs with validation images, only the best setting's have test figures."""
     settings = {result.path: Setting.read(result) for result in results}
     values = {path: dict(setting.values) for path, setting in settings.items()}
     keys = dict.fromkeys(key for found in values.values() for key in found)
@@ -70,13 +72,17 @@ def runs_csv(results: Sequence[Result], *, against: str | None = None, differenc
         reference = reference_row(found, against) if differences and len(found) > 1 else None
         if reference is not None:
             check_seeds(found)
+        images = images_of(members)
+        best = chosen(found) if images == VALIDATION and differences else None
         for row in found:
             for number, run in enumerate(row.runs):
+                figures = _figures(run, tasks)
+                shown = figures if images != VALIDATION or row is best else _without(figures, MEASURED)
                 records.append(
                     _identity(row, run)
                     | {key: values[run.path].get(key) for key in swept}
-                    | _figures(run, tasks)
-                    | (_gaps(run, reference, number, tasks) if reference else {})
+                    | shown
+                    | (_gaps(figures, reference, number, tasks, images) if reference else {})
                     | {"run": str(run.path)}
                 )
     return csv_text(records)
@@ -99,14 +105,22 @@ def _identity(row: Row, run: Result) -> dict[str, Any]:
 
 def _figures(run: Result, tasks: int) -> dict[str, Any]:
     """`tasks`: how many columns there are; a run with fewer leaves the last ones empty."""
-    on_tasks = dict(enumerate(run.summary["accuracy_matrix"][-1], start=1))
-    plain = {key: value for key, value in run.summary.items() if not isinstance(value, list | dict)}
-    return {f"accuracy_task_{i}": on_tasks.get(i) for i in range(1, tasks + 1)} | plain
+    found: dict[str, Any] = {}
+    for images in (TEST, VALIDATION):
+        if matrix := run.summary.get(f"{images}accuracy_matrix"):
+            on_tasks = dict(enumerate(matrix[-1], start=1))
+            found |= {f"{images}accuracy_task_{i}": on_tasks.get(i) for i in range(1, tasks + 1)}
+    return found | {key: value for key, value in run.summary.items() if not isinstance(value, list | dict)}
 
 
-def _gaps(run: Result, reference: Row, number: int, tasks: int) -> dict[str, Any]:
+def _without(figures: Mapping[str, Any], beginnings: tuple[str, ...]) -> dict[str, Any]:
+    return {key: None if key.startswith(beginnings) else value for key, value in figures.items()}
+
+
+def _gaps(figures: Mapping[str, Any], reference: Row, number: int, tasks: int, images: str) -> dict[str, Any]:
     other = _figures(reference.runs[number], tasks)
-    figures = {key: value for key, value in _figures(run, tasks).items() if key.startswith(("accuracy", "forgetting"))}
+    wanted = f"{images}accuracy", f"{images}forgetting"
+    figures = {key: value for key, value in figures.items() if key.startswith(wanted)}
     gaps = {
         f"difference_{key}": None if value is None or other.get(key) is None else value - other[key]
         for key, value in figures.items()

@@ -35,7 +35,7 @@ class Group:
                 **{"method": self.method, "variant": start.variant, "dataset": start.dataset, "seed": start.seed},
                 **{"official_data": start.official, "tasks": start.tasks},
             }
-            found.append(Result(run.path, about | dict(run.metrics or {})))
+            found.append(Result(run.path, vars(start) | about | dict(run.metrics or {}) | run.validation_metrics))
         return found
 
 
@@ -84,6 +84,11 @@ def _check_comparable(first: History, other: History) -> None:
         raise RunError(
             f"{other.path}: learned {b.dataset} in tasks of {b.tasks}, but {first.path} learned {a.dataset} in tasks "
             f"of {a.tasks}; report them apart"
+        )
+    if bool(a.validation_images) != bool(b.validation_images):
+        with_, without = (first, other) if a.validation_images else (other, first)
+        raise RunError(
+            f"{with_.path}: held out validation images (data.validation), and {without.path} did not; report them apart"
         )
     if a.dataset_sha256 != b.dataset_sha256:
         raise RunError(

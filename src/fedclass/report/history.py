@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -76,6 +76,18 @@ class History:
     resumed: list[RunResumed] = field(default_factory=list)
     reused: list[TaskReused] = field(default_factory=list)
     finished: bool = False
+    images: str = "test images"  # that its accuracies are on
+
+    def shown(self) -> "History":
+        """As charts show it: a run that holds out validation images by these, so that nothing is chosen on others."""
+        if not self.started.validation_images:
+            return self
+        return replace(
+            self,
+            rounds=[replace(e, correct=e.validation_correct, tested=e.validation_tested) for e in self.rounds],
+            tasks=[replace(e, confusion=e.validation or []) for e in self.tasks],
+            images="validation images",
+        )
 
     @property
     def label(self) -> str:
@@ -105,6 +117,12 @@ class History:
         if not self.tasks:
             return None
         return metrics.summarise([task.confusion for task in self.tasks], self.started.tasks)
+
+    @cached_property
+    def validation_metrics(self) -> dict[str, Any]:
+        """{} without validation images."""
+        found = [task.validation for task in self.tasks if task.validation is not None]
+        return metrics.summarise_validation(found, self.started.tasks)
 
     @property
     def matrix(self) -> list[list[float]]:
@@ -270,7 +288,10 @@ def _check(history: History) -> None:
         raise ValueError("the run is finished, but not all of its tasks are")
     if any(len(row) != len(started.classes) for row in started.counts) or history.edges[-1] != len(started.classes):
         raise ValueError("its clients and tasks have other classes")
-    _ = history.metrics, history.tests, history.costs, history.clients, history.classes
+    if any((task.validation is None) == bool(started.validation_images) for task in history.tasks):
+        raise ValueError("some tasks have no validation counts")
+    for seen in (history, history.shown()):
+        _ = seen.metrics, seen.validation_metrics, seen.tests, seen.costs, seen.clients, seen.classes
 
 
 def find_runs(places: Iterable[Path]) -> list[Path]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -13,8 +13,9 @@ from fedclass.report import figures, plots
 from fedclass.report.figures import Chart, show_bytes, show_seconds
 from fedclass.report.groups import Group, differing, group, names
 from fedclass.report.history import History
-from fedclass.report.tables import Table, results_table
+from fedclass.report.tables import Table, results_tables
 from fedclass.runs.layout import flat, write_atomically
+from fedclass.runs.lines import left_out
 
 MOST_REJECTED = 50  # in the table; the events have them all
 
@@ -58,13 +59,13 @@ def write_report(runs: Sequence[History], page: Path, pictures: Path) -> None:
 
 def build(runs: Sequence[History]) -> Report:
     """Everything of a report; nothing is written."""
-    groups = group(runs)
+    groups, shown = group(runs), group([run.shown() for run in runs])
     called = names(runs)
     single = runs[0] if len(runs) == 1 else None
     finished = [g for g in groups if g.finished]
     sections = [
-        Section("learning", "Accuracy and forgetting", figures.learning(groups), []),
-        Section("classes", "Classes", [*figures.classes(groups), *figures.confusions(groups)], []),
+        Section("learning", "Accuracy and forgetting", _titled(figures.learning(shown), shown), []),
+        Section("classes", "Classes", _titled([*figures.classes(shown), *figures.confusions(shown)], shown), []),
         Section("clients", "Clients and data", _about_clients(runs), _rejected(runs, called)),
         Section("cost", "Communication and time", figures.costs(groups), []),
     ]
@@ -79,9 +80,9 @@ def build(runs: Sequence[History]) -> Report:
             facts=_facts(runs),
             notes=[*_other_seeds(finished), *_notes(runs, called)],
             tiles=_tiles(single) if single else [],
-            results=results_table([r for g in finished for r in g.results()]) if finished and not single else None,
+            results=results_tables([r for g in finished for r in g.results()]) if finished and not single else [],
             looks={g.label: g.style.slot % len(plots.PALETTE) for g in groups},
-            listed=None if single else _run_table(groups, called),
+            listed=None if single else _run_table(shown, called),
             settings=None if single else _settings_table(groups),
             sections=sections,
             drawings={c.name: Markup(plots.inline_svg(c.figure, c.name, label=f"{c.title}. {c.alt}")) for c in charts},
@@ -93,6 +94,17 @@ def build(runs: Sequence[History]) -> Report:
         )
     )
     return Report(page, charts)
+
+
+def _titled(charts: Sequence[Chart], groups: Sequence[Group]) -> list[Chart]:
+    """Accuracies on validation images are never shown without these words."""
+    if groups[0].runs[0].images == "test images":
+        return list(charts)
+    measured = [chart.name != "loss-over-rounds" for chart in charts]
+    return [
+        replace(chart, title=f"{chart.title}, on validation images") if on else chart
+        for chart, on in zip(charts, measured, strict=True)
+    ]
 
 
 def _environment() -> Environment:
@@ -136,6 +148,7 @@ def _tiles(run: History) -> list[Tile]:
     tiles = []
     if done is not None:
         so_far = "" if run.finished else f", after task {len(run.tasks)}"
+        so_far += ", test images" if run.validation_metrics else ""
         tiles = [
             Tile("Global accuracy", f"{done['accuracy_last']:.1f} %", f"per image, all classes{so_far}"),
             Tile("Class-balanced", f"{done['accuracy_last_macro']:.1f} %", f"mean over classes{so_far}"),
@@ -143,6 +156,9 @@ def _tiles(run: History) -> list[Tile]:
         ]
         if done["forgetting_fedclass"] is not None:
             tiles.append(Tile("Forgetting", f"{done['forgetting_fedclass']:.1f}", "points, forgetting_fedclass"))
+        if run.validation_metrics:
+            value = run.validation_metrics["validation_accuracy_last"]
+            tiles.append(Tile("Validation accuracy", f"{value:.1f} %", "per image, all classes, images held out"))
     return [
         *tiles,
         Tile("Sent", show_bytes(up + down), f"{show_bytes(up)} up, {show_bytes(down)} down"),
@@ -192,8 +208,12 @@ def remarks(run: History) -> list[str]:
             f"The run is not finished: {run.rounds_done} of {run.rounds_planned} rounds, {len(run.tasks)} of "
             f"{len(run.started.tasks)} tasks. Figures are those so far."
         )
-    if not run.started.official and not any("published checksums" in message for message in run.warnings):
+    if run.started.official is False and not any("published checksums" in message for message in run.warnings):
         found.append(f"Unofficial data: the files of {run.started.dataset} do not have the published checksums.")
+    if parts := left_out(vars(run.started)):
+        found.append(f"Not all images are used to train and test: it {', '.join(parts)}.")
+    if run.started.validation_images:
+        found.append("Charts and the table of all runs are on validation images.")
     found += run.warnings
     if run.rejected:
         clients = len({event.client for event in run.rejected})
@@ -254,7 +274,9 @@ def _run_table(groups: Sequence[Group], called: dict[Path, str]) -> Table:
                     show_seconds(sum(cost.seconds for cost in run.costs)),
                 )
             )
-    columns = ("run", "method (variant)", "seed", "rounds", "global", "forgetting", "up", "down", "time")
+    word = "validation " if groups[0].runs[0].images == "validation images" else ""
+    figures = f"{word}global", f"{word}forgetting"
+    columns = ("run", "method (variant)", "seed", "rounds", *figures, "up", "down", "time")
     return Table("All runs", columns, tuple(rows), ())
 
 

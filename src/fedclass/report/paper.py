@@ -13,7 +13,7 @@ from fedclass import metrics
 from fedclass.errors import ConfigError
 from fedclass.report.formats import csv_text
 from fedclass.report.rows import Label, text
-from fedclass.report.tables import Figure, Table, listed, one_order, sizes, unofficial
+from fedclass.report.tables import Figure, Table, listed, mixed_code, one_order, sizes, unofficial
 from fedclass.runs.results import Result
 
 ABLATED = {"beta": "method.beta", "memory_per_class": "memory.per_class"}  # the key of a recipe that each one varies
@@ -179,6 +179,7 @@ def beside_table(part: Part, members: Sequence[Beside]) -> Table:
             *([OUR_DIGITS] if part.dataset == "synnum" else []),
             *one_order(runs),
             *unofficial(runs),
+            *mixed_code(runs),
             *doubts,
         ),
     )
@@ -204,9 +205,7 @@ def beside_csv(parts: Sequence[tuple[Part, Sequence[Beside]]]) -> str:
                         "deviation": stdev(found) if len(found) > 1 else None,
                         "difference": mean(found) - printed if found and printed is not None else None,
                         "seeds": ",".join(str(run.summary["seed"]) for run in member.runs),
-                        "official_data": all(run.summary["official_data"] for run in member.runs)
-                        if member.runs
-                        else None,
+                        "official_data": _official(member),
                         "changed": "; ".join(member.changed),
                         "doubt": doubt,
                     }
@@ -246,6 +245,12 @@ def _row_note(member: Beside) -> str:
         return f"{member.label}: {NOT_IN_THE_PAPER}."
     temperature = text(member.recipe.get("method.temperature"))
     return f"{member.label}: {DIFFERS[member.label.method, variant].format(temperature=temperature)}."
+
+
+def _official(member: Beside) -> bool | None:
+    """False if one of the runs was not; None without runs, or on data of the user's own."""
+    found = {run.summary["official_data"] for run in member.runs}
+    return next((value for value in (False, None, True) if value in found), None)
 
 
 def _values(member: Beside, figure: str) -> tuple[float, ...]:

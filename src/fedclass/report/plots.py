@@ -45,7 +45,7 @@ USUAL = {
     "fedclass": "paper",
     "fedclass-tuned": "standard",
     "glfc": "released",
-    "fedicarl": "icarl",
+    "fedicarl": "icarl, nearest mean",
     "fedwa": "wa",
 }
 

@@ -23,7 +23,7 @@ _FORM = {
     "method.stop_gradient",
     "method.clip_ratio",
 }
-TOLD_BY_VARIANT = {"fedclass": _FORM, "fedclass-tuned": _FORM}
+TOLD_BY_VARIANT = {"fedclass": _FORM, "fedclass-tuned": _FORM, "fedicarl": {"method.classifier"}}
 
 
 @dataclass(frozen=True)

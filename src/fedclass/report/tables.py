@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 
 from fedclass.errors import RunError
-from fedclass.report.rows import Row, check_seeds, find, read_config, rows
+from fedclass.report.rows import Row, Setting, check_seeds, find, read_config, rows
 from fedclass.report.statistics import paired
+from fedclass.runs.lines import left_out
 from fedclass.runs.results import Result
 
 OWN_ORDERS = {"seeded", "released-by-seed"}  # values of stream.class_order that give each seed an order of its own
 HEADLINES = {"global": "accuracy_last", "forgetting": "forgetting_fedclass"}
+TEST, VALIDATION = "", "validation_"  # what stands before a figure's name in a summary, by the images it is on
+MARK = " *"
 
 ONE_SEED = ("Percentage points. One seed ranks nothing; several, such as --seeds 0,1,2, give intervals.",)
 SEVERAL_SEEDS = (
@@ -50,23 +53,33 @@ def figure(results: Sequence[Result], key: str) -> str:
 def comparison(results: Sequence[Result], *, against: str | None = None, differences: bool = True) -> list[Table]:
     """For each stream (data and tasks) among the runs: a table of results and, if it has several rows, of differences.
 
-    `against` names the row that others are compared with; without it, that is the first.
+    `against` names the row that others are compared with; without it, that is the first. Runs that hold out validation
+    images are compared by these; without `differences`, none of their rows is chosen.
     """
     tables = []
     for members in streams(results):
-        tables.append(results_table(members))
+        first, *on_test = results_tables(members, choose=differences)
+        tables.append(first)
         found = rows(members)
         if differences and len(found) > 1:
-            tables.append(differences_table(found, reference_row(found, against)))
+            tables.append(differences_table(found, reference_row(found, against), images=images_of(members)))
+        tables += on_test
     return tables
 
 
 def streams(results: Sequence[Result]) -> list[list[Result]]:
-    """Runs on the same data with the same tasks: no others share a table."""
-    groups: dict[tuple[str, tuple[int, ...]], list[Result]] = {}
+    """Runs on the same data with the same tasks, all with validation images or all without: no others share a table."""
+    groups: dict[tuple[str, tuple[int, ...], bool], list[Result]] = {}
     for result in results:
-        groups.setdefault((result.summary["dataset"], tuple(result.summary["tasks"])), []).append(result)
+        about = result.summary
+        key = about["dataset"], tuple(about["tasks"]), f"{VALIDATION}accuracy_last" in about
+        groups.setdefault(key, []).append(result)
     return list(groups.values())
+
+
+def images_of(results: Sequence[Result]) -> str:
+    """By which images runs of one stream are compared."""
+    return VALIDATION if f"{VALIDATION}accuracy_last" in results[0].summary else TEST
 
 
 def reference_row(found: Sequence[Row], against: str | None) -> Row:
@@ -76,43 +89,77 @@ def reference_row(found: Sequence[Row], against: str | None) -> Row:
     return next(row for row in found if row.label == label)
 
 
-def results_table(results: Sequence[Result]) -> Table:
-    """Accuracy on each task at the end, global accuracy and forgetting; a row per setting, over its seeds."""
+def results_tables(results: Sequence[Result], *, choose: bool = True) -> list[Table]:
+    """Of runs on one stream: a table of all rows; where that is on validation images, one of the best on test images.
+
+    Test figures are told of that one row only: a choice by test images would make them too good.
+    """
     if len(streams(results)) > 1:
         raise RunError(f"{results[0].path} and others: not all on the same data and tasks; they need separate tables")
-    first = results[0].summary
+    found = rows(results)
+    if images_of(results) == TEST:
+        return [_table(found, TEST)]
+    best = chosen(found) if choose else None
+    return [_table(found, VALIDATION, best), *([] if best is None else [_table([best], TEST, best)])]
+
+
+def chosen(found: Sequence[Row]) -> Row | None:
+    """The row with the highest validation accuracy over its seeds; None if rows have different seeds."""
+    if len({row.seeds for row in found}) > 1:
+        return None
+    return max(found, key=lambda row: mean(run.summary[f"{VALIDATION}accuracy_last"] for run in row.runs))
+
+
+def _table(found: Sequence[Row], images: str, best: Row | None = None) -> Table:
+    """Accuracy on each task at the end, global accuracy and forgetting; a row per setting, over its seeds."""
+    results = [run for row in found for run in row.runs]
+    first, word = results[0].summary, images.replace("_", " ")
     tasks = first["tasks"]
     cells = []
-    for row in rows(results):
-        on_tasks = zip(*(run.summary["accuracy_matrix"][-1] for run in row.runs), strict=True)
-        overall = (figure(row.runs, key) for key in HEADLINES.values())
-        cells.append((str(row.label), *(str(Figure(values)) for values in on_tasks), *overall))
+    for row in found:
+        on_tasks = zip(*(run.summary[f"{images}accuracy_matrix"][-1] for run in row.runs), strict=True)
+        overall, forgetting = (figure(row.runs, images + key) for key in HEADLINES.values())
+        mark = MARK if images == VALIDATION and row is best and len(found) > 1 else ""
+        cells.append((str(row.label), *(str(Figure(values)) for values in on_tasks), overall + mark, forgetting))
     seeds = sorted({result.summary["seed"] for result in results})
     notes = [
         "All in percent. Tasks: class-balanced accuracy after the last task. Global: accuracy per image, all classes.",
         "Forgetting: accuracy on a task when it was learned minus accuracy later, averaged (forgetting_fedclass).",
     ]
+    if images == VALIDATION:
+        notes.append("Validation: on training images that clients held out (data.validation), by which to choose.")
+        notes += [f"{MARK.strip()} the highest validation accuracy"] if best is not None and len(found) > 1 else []
+    elif best is None and len({row.label.method for row in found}) < len(found):
+        notes.append("Rows are compared on test images; to choose between them use --set data.validation=0.1")
+    if parts := left_out(*(run.summary for run in results)):
+        notes.append(f"Each run {', '.join(parts)}.")
     spread = ": mean ± deviation" if len(seeds) > 1 else ""
+    on = "" if best is None else ", on test images" if images == TEST else ", on validation images"
     return Table(
-        title=f"{first['dataset']} {sizes(tasks)}, {listed(seeds)}{spread}",
-        columns=("method (variant)", *(f"task {i + 1}" for i in range(len(tasks))), *HEADLINES),
+        title=f"{first['dataset']} {sizes(tasks)}{on}, {listed(seeds)}{spread}",
+        columns=("method (variant)", *(f"{word}{name}" for name in (*_tasks(tasks), *HEADLINES))),
         rows=tuple(cells),
-        notes=(*notes, *one_order(results), *unofficial(results)),
+        notes=(*notes, *one_order(results), *unofficial(results), *mixed_code(results)),
     )
 
 
-def differences_table(found: Sequence[Row], reference: Row) -> Table:
+def _tasks(tasks: Sequence[int]) -> list[str]:
+    return [f"task {i + 1}" for i in range(len(tasks))]
+
+
+def differences_table(found: Sequence[Row], reference: Row, *, images: str = "") -> Table:
     """Every other row minus the reference, seed by seed."""
     check_seeds(found)
     cells = []
     for row in found:
         for name, key in HEADLINES.items():
-            pairs = [(a.summary[key], b.summary[key]) for a, b in zip(row.runs, reference.runs, strict=True)]
+            both = zip(row.runs, reference.runs, strict=True)
+            pairs = [(a.summary[images + key], b.summary[images + key]) for a, b in both]
             if row is reference or any(None in pair for pair in pairs):
                 continue
             gap = paired(*zip(*pairs, strict=True))
             reach = "-" if gap.interval is None else f"[{gap.interval[0]:+.1f}, {gap.interval[1]:+.1f}]"
-            cells.append((str(row.label), name, f"{gap.mean:+.1f}", reach, gap.verdict))
+            cells.append((str(row.label), f"{images.replace('_', ' ')}{name}", f"{gap.mean:+.1f}", reach, gap.verdict))
     return Table(
         title=f"Differences from {reference.label}, paired over {listed(reference.seeds)}",
         columns=("method (variant)", "figure", "difference", "95 % interval", "verdict"),
@@ -140,5 +187,23 @@ def one_order(results: Sequence[Result]) -> list[str]:
 
 
 def unofficial(results: Sequence[Result]) -> list[str]:
-    names = dict.fromkeys(r.summary["dataset"] for r in results if not r.summary["official_data"])
+    names = dict.fromkeys(r.summary["dataset"] for r in results if r.summary["official_data"] is False)
     return [f"UNOFFICIAL DATA: the files of {name} do not have the published checksums." for name in names]
+
+
+def mixed_code(results: Sequence[Result]) -> list[str]:
+    """Figures that no single program would give."""
+    notes = []
+    for result in results:
+        if result.summary.get("mixed_code"):
+            notes.append(f"MIXED CODE: {result.path} went on after its code had changed; source.json says which files.")
+    codes = [result.summary["code"] for result in results if "code" in result.summary]
+    if len({code["fedclass"] for code in codes}) > 1:
+        notes.append("MIXED CODE: these runs were made by different versions of fedclass's code.")
+    own: dict[Setting, set[str]] = {}
+    for result in results:
+        own.setdefault(Setting.read(result), set()).add(result.summary.get("code", {}).get("own", ""))
+    for setting, found in own.items():
+        if len(found) > 1:
+            notes.append(f"MIXED CODE: the seeds of {setting.method} ({setting.variant}) were run by different code.")
+    return notes

@@ -19,7 +19,7 @@ class RunStarted:
     variant: str
     dataset: str
     dataset_sha256: str
-    official: bool
+    official: bool | None  # None: a user's own data
     tasks: list[int]
     classes: list[str]
     counts: list[list[int]]  # per client, per class in order of arrival: its training images over the whole run
@@ -29,6 +29,11 @@ class RunStarted:
     engine: str
     machine: dict[str, str]
     sites: list[str] = field(default_factory=list)  # their names by client number, where clients have names
+    images_used: int | None = None  # to train on, over all clients; None where sites have the images
+    images_available: int | None = None  # training images of the whole data set
+    validation_images: int = 0  # training images that are held out instead
+    test_images_used: int | None = None
+    test_images_available: int | None = None
 
     @property
     def clients(self) -> int:
@@ -121,6 +126,8 @@ class TaskReused:
 class RoundFinished:
     """correct, tested: test images per class, if the global model was evaluated after this round.
 
+    validation_correct, validation_tested: the same on validation images; a run that holds them out has these alone.
+
     phases: seconds spent on "clients" (waiting for updates), "aggregate", "evaluate", and "checkpoint" (the one that
     was written before this round; that of this round comes after this event).
     """
@@ -137,6 +144,8 @@ class RoundFinished:
     correct: list[int] | None = None
     tested: list[int] | None = None
     phases: dict[str, float] = field(default_factory=dict)
+    validation_correct: list[int] | None = None
+    validation_tested: list[int] | None = None
 
     @property
     def accuracy(self) -> float | None:
@@ -145,12 +154,20 @@ class RoundFinished:
             return None
         return 100 * sum(self.correct) / sum(self.tested)
 
+    @property
+    def validation_accuracy(self) -> float | None:
+        """Percent of all validation images of classes met so far."""
+        if self.validation_correct is None or self.validation_tested is None:
+            return None
+        return 100 * sum(self.validation_correct) / sum(self.validation_tested)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFinished:
     """confusion: counts over all classes met so far, rows are the truth.  phases: seconds, of the task's end alone.
 
-    at_sites: the same on images that sites hold out, if `confusion` is on test images of the server.
+    at_sites: the same on images that sites hold out, if `confusion` is on test images of the server.  validation: the
+    same on validation images, if the run holds out any.
     """
 
     task: int
@@ -161,12 +178,21 @@ class TaskFinished:
     seconds: float
     phases: dict[str, float] = field(default_factory=dict)
     at_sites: list[list[int]] | None = None
+    validation: list[list[int]] | None = None
 
     @property
     def accuracy(self) -> float:
         """Percent of all test images of classes met so far."""
-        right = sum(row[i] for i, row in enumerate(self.confusion))
-        return 100 * right / sum(map(sum, self.confusion))
+        return _right(self.confusion)
+
+    @property
+    def validation_accuracy(self) -> float | None:
+        """Percent of all validation images of classes met so far."""
+        return None if self.validation is None else _right(self.validation)
+
+
+def _right(confusion: list[list[int]]) -> float:
+    return 100 * sum(row[i] for i, row in enumerate(confusion)) / sum(map(sum, confusion))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,10 @@ class RunDirectory:
         return self.root / "config.toml"
 
     @property
+    def source(self) -> Path:
+        return self.root / "source.json"
+
+    @property
     def events(self) -> Path:
         return self.root / "events.jsonl"
 

@@ -1,6 +1,8 @@
 """What happened in a run, in words: a line per event, for log files, pipes and terminals."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from fedclass.runs.events import (
     Event,
@@ -56,13 +58,13 @@ class Lines:
                 return f"{event.dataset} {{{sizes}}}, seed {event.seed}: {plan(event)}"
             case RoundFinished():
                 pace = self.pace
-                accuracy = "" if event.accuracy is None else f", accuracy {event.accuracy:.1f} %"
+                accuracy = f", {told}" if (told := accuracy_after(event)) else ""
                 return (
                     f"{pace.where(event.task, event.round)}, {len(event.clients)} clients, "
                     f"loss {event.loss:.3f}{accuracy}, about {pace.left_after(event):.0f} s left"
                 )
             case TaskFinished():
-                return f"task {event.task + 1} learned: accuracy {accuracy_after(event):.1f} % on all classes so far"
+                return f"task {event.task + 1} learned: {accuracy_after(event)} on all classes so far"
             case RunFinished():
                 return "finished"
             case SitesKnown():
@@ -82,14 +84,35 @@ def plan(event: RunStarted) -> str:
     kept = ", ".join(f"{n} after task {t + 1}" for t, n in enumerate(event.exemplars))
     return (
         f"{event.clients} clients hold {min(held)} to {max(held)} training images each, {sum(held)} in all; "
-        f"exemplars on all clients: {kept}"
+        f"exemplars on all clients: {kept}" + "".join(f"; {part}" for part in left_out(vars(event)))
     )
 
 
-def accuracy_after(event: TaskFinished) -> float:
-    """Percent of all test images, per image."""
-    right = sum(row[i] for i, row in enumerate(event.confusion))
-    return 100 * right / sum(map(sum, event.confusion))
+def left_out(*runs: Mapping[str, Any]) -> list[str]:
+    """What is not used of the data set, so that nobody takes a part for the whole.
+
+    runs: the fields of RunStarted, or summaries; those of sites, and older ones, do not say.
+    """
+
+    def span(key: str) -> str:
+        numbers = sorted({run[key] for run in runs})
+        return " to ".join(str(n) for n in (numbers if len(numbers) < 2 else (numbers[0], numbers[-1])))
+
+    runs = tuple(run for run in runs if run.get("images_available") is not None)
+    parts = []
+    for does, images in (("trains", "images"), ("tests", "test_images")):
+        if any(run[f"{images}_used"] != run[f"{images}_available"] for run in runs):
+            parts.append(f"{does} on {span(f'{images}_used')} of {span(f'{images}_available')} images")
+    if any(run["validation_images"] for run in runs):
+        parts.append(f"holds out {span('validation_images')} images for validation")
+    return parts
+
+
+def accuracy_after(event: RoundFinished | TaskFinished) -> str | None:
+    """Percent per image, of test images; in a run that holds out validation images, of these."""
+    if event.validation_accuracy is not None:
+        return f"validation accuracy {event.validation_accuracy:.1f} %"
+    return None if event.accuracy is None else f"accuracy {event.accuracy:.1f} %"
 
 
 def remark(event: RunResumed | TaskReused | Warned | UpdateRejected | UpdateMissing | SitesKnown) -> str:

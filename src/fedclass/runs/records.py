@@ -5,20 +5,22 @@ import tomllib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from fedclass.errors import RunError
+from fedclass.errors import ConfigError, RunError
 from fedclass.runs.events import RoundFinished, TaskFinished, read_events
 from fedclass.runs.layout import RunDirectory
 from fedclass.runs.results import Listed, list_runs
 
 Record = dict[str, str | int | float | bool | None]
 Place = str | os.PathLike[str]
+Per = Literal["run", "round"]
 
 LISTS = ("accuracy_matrix", "forgetting_per_task")  # of the summary, which get a column per task
+VALIDATION = "validation_"
 
 
-def results(places: Place | Iterable[Place] = "runs", *, per: Literal["run", "round"] = "run") -> list[Record]:
+def results(places: Place | Iterable[Place] = "runs", *, per: Per = "run") -> list[Record]:
     """Flat records with plain values: `pandas.DataFrame(fedclass.results("runs"))`.
 
     places: a run directory, a folder with runs below it, or several of them.
@@ -30,8 +32,13 @@ def results(places: Place | Iterable[Place] = "runs", *, per: Literal["run", "ro
     per="round": a record for each round after which the global model was tested, of unfinished runs too. Tasks and
     rounds count from 1; accuracies are in percent, over all classes met so far.
 
+    A run that holds out validation images has the same figures on them, with validation_ before their names; within
+    tasks it has these alone.
+
     A run that cannot be read is left out, with a warning.
     """
+    if per not in get_args(Per):
+        raise ConfigError(f"results: per = {per!r}: must be one of {', '.join(map(repr, get_args(Per)))}")
     runs = [run for place in ([places] if isinstance(places, str | os.PathLike) else places) for run in _runs(place)]
     if per == "round":
         return [record for run in runs for record in _rounds(run)]
@@ -52,11 +59,12 @@ def _runs(place: Place) -> list[Listed]:
 
 def _run(path: Path, summary: Mapping[str, Any]) -> Record:
     record: Record = {"run": str(path)}
-    record |= _flat({key: value for key, value in summary.items() if key not in LISTS})
-    for task, accuracy in enumerate(summary["accuracy_matrix"][-1], start=1):
-        record[f"accuracy_task_{task}"] = accuracy
-    for task, forgotten in enumerate(summary.get("forgetting_per_task", []), start=2):
-        record[f"forgetting_after_task_{task}"] = forgotten
+    record |= _flat({key: value for key, value in summary.items() if key.removeprefix(VALIDATION) not in LISTS})
+    for images in ("", VALIDATION):
+        for task, accuracy in enumerate(summary.get(f"{images}accuracy_matrix", [[]])[-1], start=1):
+            record[f"{images}accuracy_task_{task}"] = accuracy
+        for task, forgotten in enumerate(summary.get(f"{images}forgetting_per_task", []), start=2):
+            record[f"{images}forgetting_after_task_{task}"] = forgotten
     return record | _flat(_recipe(RunDirectory(path).config))
 
 
@@ -92,9 +100,10 @@ def _rounds(run: Listed) -> Iterator[Record]:
     for (task, round), event in sorted(finished.items()):
         if round == start.rounds - 1 and task in tested:
             end = tested[task]  # where the last round of a task is tested
-            accuracy, classes = end.accuracy, len(end.confusion)
-        elif event.accuracy is not None and event.tested is not None:
-            accuracy, classes = event.accuracy, len(event.tested)
+            accuracy: float | None = end.accuracy
+            validation, classes = end.validation_accuracy, len(end.confusion)
+        elif counts := event.tested or event.validation_tested:
+            accuracy, validation, classes = event.accuracy, event.validation_accuracy, len(counts)
         else:
             continue
         yield {
@@ -108,6 +117,7 @@ def _rounds(run: Listed) -> Iterator[Record]:
             "round_in_run": task * start.rounds + round + 1,
             "classes": classes,
             "accuracy": accuracy,
+            **({} if validation is None else {"validation_accuracy": validation}),
             "loss": event.loss,
             "clients": len(event.clients),
             "bytes_up": event.bytes_up,

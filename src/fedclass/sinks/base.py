@@ -135,12 +135,17 @@ def figures(event: RoundFinished | TaskFinished, started: RunStarted) -> tuple[i
     if isinstance(event, RoundFinished):
         values = {"loss": event.loss, "seconds": event.seconds}
         values |= {"bytes/up": event.bytes_up, "bytes/down": event.bytes_down}
-        if event.accuracy is not None:
-            values["accuracy/all"] = event.accuracy
-        return first + event.round, values
-    on_tasks = accuracy_row(event.confusion, started.tasks)
-    values = {f"accuracy/task_{task}": accuracy for task, accuracy in enumerate(on_tasks, start=1)}
-    return first + started.rounds - 1, {"accuracy/all": accuracy_micro(event.confusion), **values}
+        tests = {"accuracy/all": event.accuracy, "validation/all": event.validation_accuracy}
+        return first + event.round, values | {name: value for name, value in tests.items() if value is not None}
+    values = {}
+    for name, counts in (("accuracy", event.confusion), ("validation", event.validation)):
+        if counts is not None:
+            on_tasks = enumerate(accuracy_row(counts, started.tasks), start=1)
+            values |= {
+                f"{name}/all": accuracy_micro(counts),
+                **{f"{name}/task_{task}": value for task, value in on_tasks},
+            }
+    return first + started.rounds - 1, values
 
 
 def numbers(summary: Mapping[str, Any]) -> dict[str, float]:

@@ -38,22 +38,6 @@ class Frame:
             raise ClientError("not a message of fedclass: its records are of other kinds")
         return cls(_header(words["json"]), {name: array.data for name, array in arrays.items()})
 
-    def to_bytes(self) -> bytes:
-        sizes = {name: len(data) for name, data in self.tensors.items()}
-        head = json.dumps([self.header, sizes], allow_nan=False).encode()
-        return b"".join([len(head).to_bytes(8, "big"), head, *self.tensors.values()])
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> "Frame":
-        """Only from this machine: what it says of lengths is believed."""
-        start = 8 + int.from_bytes(data[:8], "big")
-        header, sizes = json.loads(data[8:start])
-        tensors = {}
-        for name, size in sizes.items():
-            tensors[name] = data[start : start + size]
-            start += size
-        return cls(header, tensors)
-
 
 def _header(text: object) -> Mapping[str, Any]:
     if not isinstance(text, str) or len(text) > MOST_HEADER:

@@ -1,0 +1,43 @@
+"""In which order the runs of a folder were compared, and with which row: kept, so that other tables show the same."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from fedclass.errors import RunError
+from fedclass.runs.layout import write_atomically
+
+NAME = "order.json"
+
+
+@dataclass(frozen=True)
+class Order:
+    """runs: names of run directories.  against: the row that differences were taken from, as typed; None: the first."""
+
+    runs: tuple[str, ...] = ()
+    against: str | None = None
+
+    def place(self, name: str) -> int:
+        """Runs that were not compared come last."""
+        return self.runs.index(name) if name in self.runs else len(self.runs)
+
+    def write(self, folder: Path) -> None:
+        """Runs of earlier comparisons in the same folder come after these."""
+        earlier = [name for name in Order.read(folder).runs if name not in self.runs]
+        content = {"runs": [*self.runs, *earlier], "against": self.against}
+        write_atomically(folder / NAME, json.dumps(content, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Of a folder in which nothing was compared: no order."""
+        path = folder / NAME
+        try:
+            content = json.loads(path.read_bytes())
+            return cls(tuple(map(str, content["runs"])), content["against"])
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(
+                f"{path}: is damaged ({error}); without it, rows come in the order of their names"
+            ) from error

@@ -1,0 +1,105 @@
+"""Code that is not ours: whose it is, when it was imported, and which files it opened while it was loaded."""
+
+import contextlib
+import os
+import site
+import sys
+import sysconfig
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+MAIN = ("__main__", "__mp_main__")  # a script, `python -c`, a notebook; the second one in processes that it starts
+NOT_DATA = ("/proc/", "/sys/", "/dev/")
+
+
+def _process_start() -> float:
+    """When this process began; where the system does not tell, when this module was imported."""
+    try:
+        ticks = 2 + int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # it is rounded down
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):
+        return time.time()
+    return time.time() - age
+
+
+PROCESS_START = _process_start()
+
+_imported: dict[str, float] = {}  # modules that were imported while watched, and since when they cannot have changed
+_opened: dict[str, set[str]] = defaultdict(set)  # by module: files that it opened, itself or through others
+_watching = 0  # how many `watching` blocks are open
+_hooked = False  # an audit hook cannot be removed again
+
+
+def ours_or_installed(module: str, file: str | None) -> bool:
+    """The module belongs to the standard library, to an installed package, or to fedclass."""
+    top = module.partition(".")[0]
+    if top == "fedclass":
+        return True
+    return top in sys.stdlib_module_names if file is None else _is_installed(file)
+
+
+@cache
+def _is_installed(file: str) -> bool:
+    return any(Path(file).resolve().is_relative_to(folder) for folder in _installed_folders())
+
+
+@cache
+def _installed_folders() -> tuple[Path, ...]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = {sysconfig.get_path(name) for name in names} | {*site.getsitepackages(), site.getusersitepackages()}
+    return tuple(Path(folder).resolve() for folder in folders)
+
+
+def imported_at(module: str) -> float | None:
+    """Just before the module was imported; None if nobody watched it."""
+    return _imported.get(module)
+
+
+def opened_by(module: str) -> frozenset[str]:
+    """The files that the module has opened to read while it was watched."""
+    return frozenset(_opened.get(module, ()))
+
+
+@contextlib.contextmanager
+def watching() -> Iterator[None]:
+    """Around whatever imports or calls a user's code before training."""
+    global _watching, _hooked
+    if not _hooked:
+        sys.addaudithook(_heard)
+        _hooked = True
+    known, began = set(sys.modules), time.time()
+    _watching += 1
+    try:
+        yield
+    finally:
+        _watching -= 1
+        _imported.update(dict.fromkeys(set(sys.modules) - known, began))
+
+
+def _heard(event: str, details: tuple[object, ...]) -> None:
+    """Files are opened under this event by Python itself; libraries that open them in C or Rust do not tell."""
+    if event != "open" or not _watching:
+        return
+    path, mode, flags = details
+    if not isinstance(path, str | bytes | os.PathLike) or _writes(mode, flags):
+        return
+    name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100, a Path would cost more than the rest
+    if name.endswith(".pyc") or name.startswith(NOT_DATA) or _is_installed(name):
+        return
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if not ours_or_installed(module, frame.f_globals.get("__file__")):
+            _opened[module].add(name)
+        elif frame.f_code.co_name == "<module>" and not module.startswith("importlib"):
+            return  # an installed package that reads its own settings as it is imported
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+def _writes(mode: object, flags: object) -> bool:
+    if isinstance(mode, str):
+        return any(letter in mode for letter in "wax")
+    return isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR) != 0

@@ -1,0 +1,370 @@
+"""What a result depends on in code: all of it is found, or there is a doubt and nothing is shared."""
+
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import fedclass
+from fedclass import usercode
+from fedclass.experiment.compare import run_one
+from fedclass.experiment.config import Experiment
+from fedclass.experiment.reuse import key_after, usual_store
+from fedclass.experiment.setup import prepare
+from fedclass.experiment.sources import Sources, differences, sources
+from fedclass.runs.events import Event, TaskReused, Warned
+from users import METHOD, Project
+
+Tiny = Callable[..., Experiment]
+
+BACKBONE = """
+{imports}
+from torch import nn
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.ReLU())
+
+    def forward(self, images):
+        return self.net(images)
+
+def build():
+    made = Small()
+    {within}
+    return made
+"""
+
+
+def known(experiment: Experiment) -> Sources:
+    return sources(prepare(experiment))
+
+
+def key(experiment: Experiment) -> str:
+    setup = prepare(experiment)
+    return key_after(setup, 1, sources(setup))
+
+
+def own(code: Sources) -> set[str]:
+    return {name for name in code.files if not name.startswith("fedclass/")}
+
+
+WAYS = {
+    "import": ("import helper", "", "helper.FACTOR", {"helper": "FACTOR = {}"}),
+    "from": ("from helper import FACTOR", "", "FACTOR", {"helper": "FACTOR = {}"}),
+    "star": ("from helper import *", "", "FACTOR", {"helper": "FACTOR = {}"}),
+    "chain": (
+        "from first import FACTOR",
+        "",
+        "FACTOR",
+        {"first": "from second import FACTOR", "second": "FACTOR = {}"},
+    ),
+    "within a function": ("", "from helper import FACTOR", "FACTOR", {"helper": "FACTOR = {}"}),
+    "a package": ("import parts", "", "parts.FACTOR", {"parts/__init__": "FACTOR = {}"}),
+    "a package on the way": ("import parts.a", "", "parts.FACTOR", {"parts/__init__": "FACTOR = {}", "parts/a": ""}),
+    "relative": (
+        "from parts.a import FACTOR",
+        "",
+        "FACTOR",
+        {"parts/__init__": "", "parts/a": "from .b import FACTOR", "parts/b": "FACTOR = {}"},
+    ),
+    "relative, the module itself": (
+        "from parts.a import b",
+        "",
+        "b.FACTOR",
+        {"parts/__init__": "", "parts/a": "from . import b", "parts/b": "FACTOR = {}"},
+    ),
+    "a folder without __init__": ("from space.a import FACTOR", "", "FACTOR", {"space/a": "FACTOR = {}"}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_module_that_a_method_imports_is_in_the_key(way: str, tiny: Tiny, project: Project) -> None:
+    imports, within, factor, helpers = WAYS[way]
+    project.write(mine=METHOD.format(imports=imports, within=within or "pass", factor=factor))
+    keys = []
+    for value in ("1.0", "20.0", "1.0"):
+        project.write(**{name: source.format(value) for name, source in helpers.items()})
+        code = known(tiny(method="mine:Mine"))
+        assert code.doubts == ()
+        assert len(own(code)) == 1 + len(helpers)
+        keys.append(key(tiny(method="mine:Mine")))
+    assert keys[0] == keys[2] != keys[1]
+
+
+def test_installed_packages_and_the_standard_library_are_not_followed(tiny: Tiny, project: Project) -> None:
+    imports = "import json, numpy.linalg, torch.nn.functional as F\nfrom scipy import stats\nimport not_there_at_all.x"
+    imports = imports.replace("\nimport not", "\ntry:\n    import not") + "\nexcept ImportError:\n    pass"
+    project.write(mine=METHOD.format(imports=imports, within="pass", factor=1))
+    assert own(known(tiny(method="mine:Mine"))) == {"mine.py"}
+
+
+def test_a_method_of_an_installed_package_is_known_by_the_record_of_its_files(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site-packages"
+    project = Project(site)
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setattr(usercode, "_installed_folders", lambda: (site,))
+    usercode._is_installed.cache_clear()
+    source = METHOD.format(imports="from pack.b import F", within="open('x')", factor="F")
+    project.write(**{"pack/__init__": "", "pack/mine": source, "pack/b": "F = 1"})
+    assert known(tiny(method="pack.mine:Mine")).doubts == ("pack (installed) has no source that can be read",)
+    about = site / "pack-1.0.dist-info"
+    about.mkdir()
+    project.forget()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: pack\nVersion: 1.0\n")
+    (about / "top_level.txt").write_text("pack\n")
+    (about / "RECORD").write_text("pack/b.py,sha256=abc,5\npack-1.0.dist-info/RECORD,,\n")
+    before = known(tiny(method="pack.mine:Mine"))
+    (about / "RECORD").write_text("pack/b.py,sha256=xyz,5\npack-1.0.dist-info/RECORD,,\n")
+    project.forget()
+    after = known(tiny(method="pack.mine:Mine"))
+    project.forget()
+    usercode._is_installed.cache_clear()
+    assert (own(before), before.doubts) == ({"pack (installed)"}, ())
+    assert differences(before, after) == ["pack (installed) changed"]
+
+
+def test_the_first_task_of_a_users_method_is_shared_with_nobody(tiny: Tiny, project: Project) -> None:
+    """What its parent says of the first task does not count, and neither does what it says itself."""
+    source = METHOD.format(imports="from fedclass.methods import FedCLASS", within="pass", factor=1)
+    project.write(
+        mine=source.replace("(FedAvg)", "(FedCLASS)").replace(
+            "    def loss", "    begins_like_fedavg = True\n\n    def loss"
+        )
+    )
+    assert key(tiny(method="mine:Mine")) not in (key(tiny(method="fedclass")), key(tiny(method="fedavg")))
+
+
+# Files that a builder reads.
+
+READERS: dict[str, tuple[str, str, Callable[[Path, float], object]]] = {
+    "numpy": (
+        "import numpy, torch",
+        "made.net[1].weight.data.copy_(torch.from_numpy(numpy.load({path!r})))",
+        lambda path, value: np.save(path, np.full((8, 192), value, np.float32)),
+    ),
+    "torch": (
+        "import torch",
+        "made.load_state_dict(torch.load({path!r}))",
+        lambda path, value: torch.save(
+            {"net.1.weight": torch.full((8, 192), value), "net.1.bias": torch.zeros(8)}, path
+        ),
+    ),
+    "safetensors, which does not tell": (
+        "from safetensors.torch import load_file",
+        "made.load_state_dict(load_file({path!r}))",
+        lambda path, value: save_file(
+            {"net.1.weight": torch.full((8, 192), value), "net.1.bias": torch.zeros(8)}, path
+        ),
+    ),
+    "a setting that is no weight": (
+        "from pathlib import Path",
+        "made.net[2] = nn.Threshold(float(Path({path!r}).read_text()), 0.0)",
+        lambda path, value: path.write_text(str(value)),
+    ),
+    "as the module is imported": (
+        "from pathlib import Path\nSLOPE = float(Path({path!r}).read_text())",
+        "made.net[2] = nn.Threshold(SLOPE, 0.0)",
+        lambda path, value: path.write_text(str(value)),
+    ),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_what_a_builder_reads_is_in_the_key_and_is_named(reader: str, tiny: Tiny, project: Project) -> None:
+    imports, within, write = READERS[reader]
+    path = project.root / "weights.npy"
+    text = BACKBONE.format(imports=imports.format(path=str(path)), within=within.format(path=str(path)))
+    found = []
+    for value in (0.5, -0.25, 0.5):
+        write(path, value)
+        project.write(net=text)
+        code = known(tiny("model.name=net:build"))
+        assert code.doubts == ()
+        found.append((key(tiny("model.name=net:build")), code))
+    assert found[0][0] == found[2][0] != found[1][0]
+    assert differences(found[0][1], found[2][1]) == []
+    (change,) = differences(found[2][1], found[1][1])[:1]
+    assert change == ("the initial weights of the model changed" if "safetensors" in reader else f"{path} changed")
+
+
+def test_settings_that_a_package_reads_as_it_is_imported_are_its_own(project: Project, tmp_path: Path) -> None:
+    """matplotlib reads a file of the user's home: no input of the model."""
+    home = tmp_path / "matplotlibrc"
+    home.write_text("")
+    project.write(net=BACKBONE.format(imports="import matplotlib", within="pass"))
+    code = f"""
+import os
+os.environ["MATPLOTLIBRC"] = {str(home)!r}
+from fedclass.models.build import build_model
+from fedclass.usercode import opened_by
+import sys
+build_model("net:build", norm="batch", image_size=(8, 8), seed=0)
+assert "matplotlib" in sys.modules
+print([path for path in opened_by("net") if not path.endswith("net.py")])
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(project.root), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "[]\n"
+
+
+# Doubts.
+
+DOUBTFUL = {
+    "open": ("", "open('x')"),
+    "a method of paths": ("from pathlib import Path", "Path('x').read_text()"),
+    "np.load": ("import numpy as np", "np.load('x.npy')"),
+    "under another name": ("from numpy import fromfile as f", "f('x')"),
+    "import_module": ("import importlib", "importlib.import_module('json')"),
+    "import_module at the top": ("import importlib\nimportlib.import_module('json')", "pass"),
+    "__import__": ("", "__import__('json')"),
+    "exec": ("", "exec('1')"),
+    "the environment": ("import os", "os.environ.get('HOME')"),
+}
+
+
+@pytest.mark.parametrize("case", DOUBTFUL)
+def test_what_cannot_be_known_is_a_doubt(case: str, tiny: Tiny, project: Project) -> None:
+    imports, within = DOUBTFUL[case]
+    project.write(mine=METHOD.format(imports=imports, within=within, factor=1))
+    (doubt,) = known(tiny(method="mine:Mine")).doubts
+    assert doubt.startswith("mine.py, line ")
+
+
+def test_what_looks_similar_is_no_doubt(tiny: Tiny, project: Project) -> None:
+    (project.root / "factor.txt").write_text("2")
+    path = str(project.root / "factor.txt")
+    imports = f"import re\nfrom pathlib import Path\nFACTOR = float(Path({path!r}).read_text())\nX = re.compile('x')"
+    project.write(
+        mine=METHOD.format(imports=imports, within="client.model.eval(), client.model.train()", factor="FACTOR")
+    )
+    code = known(tiny(method="mine:Mine"))
+    assert code.doubts == ()
+    assert [Path(path).name for path in code.opened] == ["factor.txt"]
+
+
+def test_a_module_that_others_imported_before_may_have_read_anything(tiny: Tiny, project: Project) -> None:
+    (project.root / "factor.txt").write_text("2")
+    imports = f"from pathlib import Path\nFACTOR = float(Path({str(project.root / 'factor.txt')!r}).read_text())"
+    project.write(mine=METHOD.format(imports=imports, within="pass", factor="FACTOR"))
+    importlib.import_module("mine")
+    doubts = known(tiny(method="mine:Mine")).doubts
+    assert any("read_text may read what is not known" in doubt for doubt in doubts)
+
+
+def test_code_edited_after_it_was_imported_is_not_what_runs(tiny: Tiny, project: Project) -> None:
+    project.write(mine=METHOD.format(imports="import helper", within="pass", factor="helper.F"), helper="F = 1")
+    before = known(tiny(method="mine:Mine"))
+    (project.root / "helper.py").write_text("F = 200")  # and nobody imports it again
+    after = known(tiny(method="mine:Mine"))
+    assert before.doubts == ()
+    assert after.doubts == ("helper.py was edited after it had been imported; start Python again",)
+    assert differences(before, after) == ["helper.py has no file that would tell whether it changed"]
+
+
+def test_a_class_that_a_function_made_depends_on_more_than_its_module_says(tiny: Tiny, project: Project) -> None:
+    body = METHOD.format(imports="", within="pass", factor="factor").replace("\n", "\n    ")
+    project.write(maker=f"def make(factor):{body}\n    return Mine\n")
+    made = importlib.import_module("maker").make(30)
+    code = known(replace(tiny(), method_name="maker:Mine", method=made()))
+    assert code.doubts == ("make.<locals>.Mine is not in its module under this name",)
+
+
+TYPED = """
+import sys
+from dataclasses import dataclass
+from fedclass.methods import FedAvg
+from fedclass.experiment.compare import run_one
+from fedclass.experiment.config import load
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(FedAvg):
+    def loss(self, client, batch):
+        return FACTOR * super().loss(client, batch)
+
+root, *settings = sys.argv[1:]
+print(run_one(load(None, settings, method="__main__:Mine"), root, reuse=True)["weights_sha256"])
+"""
+
+
+def test_a_class_typed_into_python_c_is_never_shared(tiny_settings: list[str], tmp_path: Path) -> None:
+    found = []
+    for factor in ("1.0", "30.0"):
+        root = tmp_path / factor
+        words = [sys.executable, "-c", TYPED.replace("FACTOR", factor), str(root), *tiny_settings]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=250)
+        found.append(done.stdout)
+        warnings = [line for line in (root / "events.jsonl").read_text().splitlines() if '"Warned"' in line]
+        (warning,) = [json.loads(line)["message"] for line in warnings]
+        assert warning == (
+            "no task is taken from, or kept for, other runs: __main__ is a script or notebook; put the class into a "
+            "module of its own"
+        )
+    assert found[0] != found[1]
+    assert list(usual_store().entries()) == []
+
+
+def test_a_run_is_not_served_what_an_imported_module_gave_before(tiny: Tiny, project: Project, tmp_path: Path) -> None:
+    """The whole way, with real runs: equal code is taken over, changed code is not."""
+    project.write(mine=METHOD.format(imports="import helper", within="pass", factor="helper.F"))
+
+    def run(name: str, factor: str) -> tuple[str, list[Event]]:
+        project.write(helper=f"F = {factor}")
+        heard: list[Event] = []
+        summary = run_one(tiny(method="mine:Mine"), tmp_path / name, heard.append, reuse=True)
+        assert not [event for event in heard if isinstance(event, Warned)]
+        return summary["weights_sha256"], [event for event in heard if isinstance(event, TaskReused)]
+
+    first, _ = run("a", "1.0")
+    same, reused = run("b", "1.0")
+    assert (same, len(reused)) == (first, 2)
+    other, reused = run("c", "30.0")
+    assert other != first
+    assert reused == []
+
+
+# Our own code.
+
+PRINT_KEY = """
+import sys
+from fedclass.experiment.config import load
+from fedclass.experiment.reuse import key_after
+from fedclass.experiment.setup import prepare
+from fedclass.experiment.sources import sources
+setup = prepare(load(None, sys.argv[1:]))
+code = sources(setup)
+assert not code.doubts, code.doubts
+print(key_after(setup, 1, code))
+"""
+
+
+def test_editing_fedclass_itself_changes_the_key_and_editing_what_only_shows_results_does_not(
+    tiny_settings: list[str], tmp_path: Path
+) -> None:
+    copy = tmp_path / "fedclass"
+    shutil.copytree(Path(fedclass.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def printed() -> Any:
+        words = [sys.executable, "-c", PRINT_KEY, *tiny_settings]
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        return subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout
+
+    keys = [printed()]
+    for name in ("cli/run.py", "losses/augmented.py"):
+        with (copy / name).open("a") as file:
+            file.write("# edited\n")
+        keys.append(printed())
+    assert keys[0] == keys[1] != keys[2]
