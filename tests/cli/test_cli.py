@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedclass.runs.events import RoundFinished, RunStarted, read_events
-
 from commands import called as fedclass
+from fedclass.runs.events import RoundFinished, RunStarted, read_events
 
 FEDCLASS = [sys.executable, "-c", "from fedclass.cli import main; main()"]
 
