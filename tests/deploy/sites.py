@@ -4,12 +4,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fedclass.deploy.site import Site, SiteSettings, TeacherMissing
+from fedclass.deploy.site import Lacking, Site, SiteSettings
 from fedclass.experiment.setup import Setup
 from fedclass.wire import Job, Plan, Update, sha256
 
 
-def plan_of(setup: Setup, task: int, *, federation: str = "trial", teacher: str | None = None) -> Plan:
+def plan_of(
+    setup: Setup, task: int, *, federation: str = "trial", teacher: str | None = None, broadcast: str | None = None
+) -> Plan:
     """What the server of this recipe sends with its jobs."""
     stream, tables = setup.stream, setup.experiment.to_tables()
     mean, std = setup.normalisation
@@ -23,13 +25,14 @@ def plan_of(setup: Setup, task: int, *, federation: str = "trial", teacher: str 
         classes=stream.classes[: stream.classes_until(task)],
         task_sizes=stream.task_sizes[: task + 1],
         teacher=teacher,
+        broadcast=broadcast,
     )
 
 
 class Sites:
     """An engine of sites on this disk, each of which forgets everything but its store between two jobs.
 
-    A teacher is first named, and sent only to a site that has not kept it.
+    Teacher and broadcast are first named, and sent only to a site that has not kept them.
     """
 
     name = "sites"
@@ -42,13 +45,18 @@ class Sites:
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Update]:
         for job in jobs:
-            plan = plan_of(self.setup, job.task, teacher=sha256(job.teacher) if job.teacher is not None else None)
+            plan = plan_of(
+                self.setup,
+                job.task,
+                teacher=sha256(job.teacher) if job.teacher is not None else None,
+                broadcast=sha256(job.broadcast) if job.broadcast else None,
+            )
             settings = self.settings[job.client]
             named = Job(job.client, job.task, job.round, job.phase, job.weights, None)
             try:
                 yield Site(settings).run(plan, named)
-            except TeacherMissing:
-                self.teachers_sent += 1
+            except Lacking:
+                self.teachers_sent += job.teacher is not None
                 yield Site(settings).run(plan, job)
 
 

@@ -13,7 +13,7 @@ from fedclass.runs.events import Event, RoundFinished
 Tiny = Callable[..., Experiment]
 UserModule = Callable[[str, str], str]
 
-# Server state, client state and broadcast (scaffold), rows with exemplars (derpp), server state that predicts (fedicarl).
+# Server and client state, broadcast (scaffold); rows with exemplars (derpp); server state that predicts (fedicarl).
 STATEFUL = [
     ("scaffold", ()),
     ("derpp", ("memory.per_client=9",)),
@@ -24,6 +24,19 @@ PARTIAL = ("partition.clients=5", "train.participation=0.6", "train.rounds=3")
 
 class Stop(BaseException):
     pass
+
+
+def stop_after(rounds: int) -> Callable[[Event], None]:
+    """A listener that hears of all rounds, those before a stop too, and drops everything after so many."""
+    heard = 0
+
+    def listen(event: Event) -> None:
+        nonlocal heard
+        heard += isinstance(event, RoundFinished)
+        if heard == rounds:
+            raise Stop
+
+    return listen
 
 
 @pytest.mark.parametrize(("method", "overrides"), STATEFUL)
@@ -37,28 +50,13 @@ def test_state_survives_workers_and_a_stop_at_any_round(
     assert spread["accuracy_matrix"] == alone["accuracy_matrix"]
     assert spread["bytes_up"] == alone["bytes_up"]
 
-    root, again = tmp_path / "stopped", False
-    for _ in range(6):  # stopped after every round, of two tasks with three
-
-        def stop_after_one(event: Event) -> None:
-            nonlocal heard
-            heard += isinstance(event, RoundFinished)
-            if heard > done:
-                raise Stop
-
-        done = sum(1 for line in _events(root) if '"RoundFinished"' in line or '"round_finished"' in line)
-        heard = 0
+    root = tmp_path / "stopped"
+    for rounds in range(1, 7):  # stopped after every round, of two tasks with three
         with pytest.raises(Stop):
-            run_one(experiment, root, stop_after_one, go_on=again)
-        again = True
+            run_one(experiment, root, stop_after(rounds), go_on=rounds > 1)
     ended = run_one(experiment, root, go_on=True)
     assert ended["weights_sha256"] == alone["weights_sha256"]
     assert ended["accuracy_matrix"] == alone["accuracy_matrix"]
-
-
-def _events(root: Path) -> list[str]:
-    path = root / "events.jsonl"
-    return path.read_text().splitlines() if path.exists() else []
 
 
 MINE = """
@@ -114,7 +112,9 @@ def test_what_a_hook_returns_must_be_as_declared(
     declares: str, hooks: str, message: str, tiny: Tiny, user_module: UserModule, tmp_path: Path
 ) -> None:
     """One message that names client, method, hook, and what was expected."""
-    user_module("stateful", MINE.format(declares=declares, hooks="\n".join(f"    {line}" for line in hooks.splitlines())))
+    user_module(
+        "stateful", MINE.format(declares=declares, hooks="\n".join(f"    {line}" for line in hooks.splitlines()))
+    )
     with pytest.raises(FedclassError, match=message):
         run_one(tiny(method="stateful:Mine"), tmp_path / "run")
 
@@ -132,7 +132,8 @@ from fedclass.methods import Declaration, Outcome, Spec
 @dataclass(frozen=True, kw_only=True)
 class Counting(FedAvg):
     def declare(self):
-        return Declaration(server={"seen": Spec(("classes",), torch.int64)}, uploads={"train": {"counts": Spec(("classes",), torch.int64)}})
+        counts = Spec(("classes",), torch.int64)
+        return Declaration(server={"seen": counts}, uploads={"train": {"counts": counts}})
     def end_round(self, client):
         return Outcome(uploads={"counts": client.counts})
     def aggregate(self, server, updates):

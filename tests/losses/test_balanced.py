@@ -49,8 +49,10 @@ def test_equal_counts_are_plain_cross_entropy() -> None:
 
 
 def test_clients_with_other_shares_of_the_same_classes_have_the_same_minimiser() -> None:
-    """Over a finite set of images, p(x | y) known: each client's exact risk is minimised by gradient descent over a table
-    of logits. All end with softmax = the balanced posterior p(x | y) / sum_j p(x | j); plain cross-entropy does not."""
+    """Over a finite set of images, p(x | y) known: each client's exact risk is minimised over a table of logits.
+
+    All end with softmax = the balanced posterior p(x | y) / sum_j p(x | j); plain cross-entropy does not.
+    """
     rng = torch.Generator().manual_seed(2)
     given_class = torch.rand(3, 6, generator=rng, dtype=torch.float64)
     given_class /= given_class.sum(dim=1, keepdim=True)  # p(x | y) over six images

@@ -59,8 +59,8 @@ def test_logits_are_those_of_the_model_that_chose_and_stay_with_their_exemplar(t
     for state in kept.clients.values():
         index = state.exemplars.index
         images = as_input(normalise(torch.from_numpy(setup.stream.data.train.images[index]), *setup.normalisation))
-        assert state.rows["logits"].shape == (len(index), 4)
-        for label, image, row in zip(setup.stream.targets[index], images, state.rows["logits"], strict=True):
+        assert state.rows.tensors["logits"].shape == (len(index), 4)
+        for label, image, row in zip(setup.stream.targets[index], images, state.rows.tensors["logits"], strict=True):
             with torch.no_grad():
                 if label < 2:
                     torch.testing.assert_close(row[:2], models[0](image[None])[0], atol=1e-5, rtol=1e-4)

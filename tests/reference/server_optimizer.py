@@ -2,7 +2,7 @@
 
 
 def momentum(before: list[float], means: list[list[float]], *, eta: float, beta: float) -> list[float]:
-    """means[t][i]: the clients' mean of parameter i after round t, from wherever the model was then, as a difference."""
+    """means[t][i]: by how much the clients' mean moved parameter i in round t."""
     x, m = list(before), [0.0] * len(before)
     for deltas in means:
         for i, delta in enumerate(deltas):

@@ -11,6 +11,7 @@ import torch
 from fedclass.deploy.settings import FILE_NAME, SiteSettings
 from fedclass.errors import ClientError, ConfigError
 from fedclass.experiment.config import Experiment, experiment
+from fedclass.methods.declare import Sizes, misfit
 from fedclass.models.incremental import IncrementalModel
 from fedclass.models.weights import flaw
 from fedclass.wire import Job, Phase, Plan, Weights, sha256
@@ -34,8 +35,32 @@ class Accepted:
     build: Callable[[], IncrementalModel]
     shapes: Weights  # of a model with all classes; without content
 
-    def teacher_flaw(self, teacher: Weights, classes: int) -> str | None:
-        return flaw(teacher, _with_classes(self.shapes, classes))
+    def wants_teacher(self, plan: Plan, job: Job) -> bool:
+        """Whether the job needs the teacher that the plan names."""
+        named = plan.teacher is not None and job.phase == "train"
+        return named and self.experiment.method.declare().teacher == "previous task"
+
+    def attachment_flaw(self, plan: Plan, job: Job) -> str | None:
+        """Why teacher or broadcast do not fit the model, or are not what the plan names."""
+        if job.teacher is not None:
+            fault = flaw(job.teacher, _with_classes(self.shapes, sum(plan.task_sizes[:-1])))
+            if fault is not None:
+                return f"the teacher does not fit the model: {fault}"
+            if sha256(job.teacher) != plan.teacher:
+                return "the teacher that was sent is not the one that the plan names"
+        if not job.broadcast:
+            return None
+        declared = self.experiment.method.declare()
+        names = declared.broadcast if job.phase == "train" else declared.predicts_with
+        specs = {name: declared.server[name] for name in names}
+        sizes = Sizes.of(self.build(), len(plan.classes))
+        if (fault := misfit(job.broadcast, specs, sizes)) is not None:
+            return f"the broadcast is not what {self.experiment.method_name} declares: {fault}"
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in job.broadcast.values()):
+            return "the broadcast holds NaN or infinite values"
+        if sha256(job.broadcast) != plan.broadcast:
+            return "the broadcast that was sent is not the one that the plan names"
+        return None
 
 
 def check_federation(federation: object, site: str) -> None:
@@ -60,7 +85,7 @@ def accept(plan: Plan, job: Job, settings: SiteSettings, image: tuple[int, int, 
         if (fault := flaw(job.weights, shapes)) is not None:
             raise ConfigError(f"the weights do not fit the model: {fault}")
         accepted = Accepted(made, built, shapes)
-        _check_teacher(plan, job, accepted)
+        _check_attachments(plan, job, accepted)
     except ConfigError as fault:
         raise Refused(f"site {settings.name} refuses a job of {plan.federation}: {fault}") from fault
     return accepted
@@ -144,21 +169,19 @@ def _with_classes(weights: Weights, classes: int) -> Weights:
     }
 
 
-def _check_teacher(plan: Plan, job: Job, accepted: Accepted) -> None:
-    if plan.teacher is None:
-        if job.teacher is not None:
-            raise ConfigError("a teacher was sent that the plan does not name")
-        if job.phase == "train" and job.task > 0 and accepted.experiment.method.declare().teacher == "previous task":
-            raise ConfigError(f"{accepted.experiment.method_name} needs a teacher, and the plan names none")
-        return
-    if not isinstance(plan.teacher, str) or not re.fullmatch("[0-9a-f]{64}", plan.teacher):
-        raise ConfigError("the teacher's name is no SHA-256")
-    if job.task == 0:
+def _check_attachments(plan: Plan, job: Job, accepted: Accepted) -> None:
+    for what, name, sent in (
+        ("teacher", plan.teacher, job.teacher is not None),
+        ("broadcast", plan.broadcast, bool(job.broadcast)),
+    ):
+        if name is None and sent:
+            raise ConfigError(f"a {what} was sent that the plan does not name")
+        if name is not None and (not isinstance(name, str) or not re.fullmatch("[0-9a-f]{64}", name)):
+            raise ConfigError(f"the {what}'s name is no SHA-256")
+    needs = accepted.experiment.method.declare().teacher == "previous task"
+    if plan.teacher is None and job.phase == "train" and job.task > 0 and needs:
+        raise ConfigError(f"{accepted.experiment.method_name} needs a teacher, and the plan names none")
+    if plan.teacher is not None and job.task == 0:
         raise ConfigError("there is no teacher in the first task")
-    if job.teacher is None:
-        return
-    fault = accepted.teacher_flaw(job.teacher, sum(plan.task_sizes[:-1]))
-    if fault is not None:
-        raise ConfigError(f"the teacher does not fit the model: {fault}")
-    if sha256(job.teacher) != plan.teacher:
-        raise ConfigError("the teacher that was sent is not the one that the plan names")
+    if (fault := accepted.attachment_flaw(plan, job)) is not None:
+        raise ConfigError(fault)

@@ -4,7 +4,9 @@
       site.json                 whose it is
       task-0003.json            the images that came with a task: class and SHA-256 of the pixels, in order
       state-0003.safetensors    the exemplars after that task: pixels, and a ledger of what they are and since when
+      method-0003-0007.safetensors   what the method keeps here, after a task's round
       teacher-<sha256>.safetensors   the global model after a task
+      broadcast-<sha256>.safetensors   what the method's server sends along
       forgotten.json            classes and images that the owner has had deleted; they stay out of this federation
 
 Tasks count from 0. Every file says its own SHA-256, and is written atomically. Callers hold the lock while they write.
@@ -16,10 +18,10 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -29,19 +31,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from fedclass.errors import ClientError
+from fedclass.federation.store import Kept
 from fedclass.models.weights import plain
 from fedclass.runs.layout import write_atomically
-from fedclass.wire import Weights, sha256
+from fedclass.wire import Tensors, Weights, sha256
 
 if TYPE_CHECKING:  # needs cryptography, which a store that is not encrypted can do without
     from fedclass.deploy.sealed import Seal
 
-STATES = 3  # of the last tasks: a server may go back to an earlier checkpoint
-TEACHERS = 2
+STATES = 3  # of the last tasks, or rounds: a server may go back to an earlier checkpoint
+ATTACHED = 2  # of each kind
 OWNER_ONLY = 0o600
 SEALED = b"fedclass sealed 1\n"  # how an encrypted file begins
 
 Arrival = tuple[str, str]  # class, SHA-256 of the pixels
+Attachment = Literal["teacher", "broadcast"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class KeptState:
     """Exemplars once `tasks` tasks are over.
 
     classes: all that the site has met, those without exemplars too.  ledger, images: of each exemplar, class by class,
-    the most important first.  made_with: identifies the request that it answers.
+    the most important first.  rows: what the method keeps with them.  made_with: identifies the request it answers.
     """
 
     tasks: int
@@ -67,6 +71,7 @@ class KeptState:
     ledger: tuple[Entry, ...]
     images: NDArray[np.uint8]
     made_with: str
+    rows: Kept = field(default_factory=Kept)
 
     def without(self, label: str) -> "KeptState":
         return replace(
@@ -77,7 +82,13 @@ class KeptState:
     def keeping(self, wanted: Callable[[Entry], bool]) -> "KeptState":
         """With the exemplars that are wanted; the classes stay."""
         kept = [at for at, entry in enumerate(self.ledger) if wanted(entry)]
-        return replace(self, ledger=tuple(self.ledger[at] for at in kept), images=self.images[kept])
+        rows = {name: tensor[kept] for name, tensor in self.rows.tensors.items()}
+        return replace(
+            self,
+            ledger=tuple(self.ledger[at] for at in kept),
+            images=self.images[kept],
+            rows=replace(self.rows, tensors=rows),
+        )
 
 
 @dataclass(frozen=True)
@@ -159,13 +170,11 @@ class FederationFolder:
     def state(self, tasks: int) -> KeptState:
         path = self._state(tasks)
         try:
-            data = self._read(path)
-            metadata, images = _metadata(data), load(data)["images"].numpy()
-            content = json.loads(metadata["content"])
-            if _state_digest(metadata["content"], images) != metadata["sha256"]:
-                raise ValueError("it does not match its SHA-256")
+            content, tensors = _opened(self._read(path))
             ledger = tuple(Entry(**entry) for entry in content["ledger"])
-            return KeptState(content["tasks"], tuple(content["classes"]), ledger, images, content["made_with"])
+            images = tensors.pop("images").numpy()
+            rows = Kept(tensors, content.get("model_classes", 0))
+            return KeptState(content["tasks"], tuple(content["classes"]), ledger, images, content["made_with"], rows)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise self._damaged(path, error) from error
 
@@ -179,46 +188,74 @@ class FederationFolder:
             self._state(tasks).unlink()
 
     def _write_state(self, state: KeptState) -> None:
-        content = json.dumps(
-            {
-                "tasks": state.tasks,
-                "classes": state.classes,
-                "ledger": [asdict(entry) for entry in state.ledger],
-                "made_with": state.made_with,
-            }
-        )
-        metadata = {"content": content, "sha256": _state_digest(content, state.images)}
+        content = {
+            "tasks": state.tasks,
+            "classes": state.classes,
+            "ledger": [asdict(entry) for entry in state.ledger],
+            "made_with": state.made_with,
+            "model_classes": state.rows.classes,
+        }
         images = torch.from_numpy(np.ascontiguousarray(state.images))
-        self._write(self._state(state.tasks), save({"images": images}, metadata))
+        self._write(self._state(state.tasks), _closed(content, {"images": images, **state.rows.tensors}))
 
     def _state(self, tasks: int) -> Path:
         return self.root / f"state-{tasks - 1:04d}.safetensors"
 
-    # Teachers.
+    # What the method keeps here, by task and round.
 
-    def teacher(self, name: str) -> Weights | None:
-        """The model of this SHA-256, if it was kept and is whole."""
+    def method_state(self, task: int, round: int) -> Kept:
+        """As this round begins: of the newest round before it."""
+        earlier = [at for at in self._method_states() if at < (task, round)]
+        if not earlier:
+            return Kept()
+        path = self._method(*earlier[-1])
         try:
-            weights = load(self._read(self._teacher(name)))
+            content, tensors = _opened(self._read(path))
+            return Kept(tensors, content["model_classes"])
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise self._damaged(path, error) from error
+
+    def save_method_state(self, task: int, round: int, kept: Kept) -> None:
+        """Those of later rounds go: they began from another one than this. Of the others, the last few stay."""
+        for at in self._method_states():
+            if at > (task, round):
+                self._method(*at).unlink()
+        self._write(self._method(task, round), _closed({"model_classes": kept.classes}, kept.tensors))
+        for at in self._method_states()[:-STATES]:
+            self._method(*at).unlink()
+
+    def _method_states(self) -> list[tuple[int, int]]:
+        found = (re.search(r"-(\d+)-(\d+)\.", path.name) for path in self.root.glob("method-*.safetensors"))
+        return sorted((int(match[1]), int(match[2])) for match in found if match)
+
+    def _method(self, task: int, round: int) -> Path:
+        return self.root / f"method-{task:04d}-{round:04d}.safetensors"
+
+    # What the server sends once and then only names.
+
+    def attached(self, kind: Attachment, name: str) -> Weights | None:
+        """The tensors of this SHA-256, if they were kept and are whole."""
+        try:
+            tensors = load(self._read(self._attached(kind, name)))
         except (FileNotFoundError, SafetensorError, ValueError):
             return None
-        return weights if sha256(weights) == name else None
+        return tensors if sha256(tensors) == name else None
 
-    def teachers(self) -> list[str]:
+    def attachments(self, kind: Attachment) -> list[str]:
         """The oldest first."""
-        paths = sorted(self.root.glob("teacher-*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
-        return [path.stem.removeprefix("teacher-") for path in paths]
+        paths = sorted(self.root.glob(f"{kind}-*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
+        return [path.stem.removeprefix(f"{kind}-") for path in paths]
 
-    def keep_teacher(self, weights: Weights) -> None:
-        name = sha256(weights)
-        if self.teacher(name) is None:
-            self._write(self._teacher(name), save({key: plain(tensor) for key, tensor in weights.items()}))
-        self._teacher(name).touch()
-        for old in [other for other in self.teachers() if other != name][: 1 - TEACHERS]:
-            self._teacher(old).unlink()
+    def attach(self, kind: Attachment, tensors: Tensors) -> None:
+        name = sha256(tensors)
+        if self.attached(kind, name) is None:
+            self._write(self._attached(kind, name), save({key: plain(tensor) for key, tensor in tensors.items()}))
+        self._attached(kind, name).touch()
+        for old in [other for other in self.attachments(kind) if other != name][: 1 - ATTACHED]:
+            self._attached(kind, old).unlink()
 
-    def _teacher(self, name: str) -> Path:
-        return self.root / f"teacher-{name}.safetensors"
+    def _attached(self, kind: Attachment, name: str) -> Path:
+        return self.root / f"{kind}-{name}.safetensors"
 
     # What the owner has had deleted.
 
@@ -281,7 +318,7 @@ class FederationFolder:
             except ClientError:
                 self._task(task).unlink()
         gone = sum(self.forget(label) for label in self.classes())
-        for pattern in ("state-*", "task-*", "teacher-*", "*.part"):
+        for pattern in ("state-*", "task-*", "method-*", "teacher-*", "broadcast-*", "*.part"):
             for path in self.root.glob(pattern):
                 path.unlink()
         return gone
@@ -300,7 +337,8 @@ class FederationFolder:
             "site": self._read_json(self.root / "site.json")["site"],
             "tasks": [{"task": task, "images": len(self.arrivals(task) or ())} for task in self.tasks()],
             "exemplars": exemplars,
-            "teachers": self.teachers(),
+            "method": [self._method(*at).stat().st_size for at in self._method_states()],
+            "teachers": self.attachments("teacher"),
             "forgotten": [
                 {"class": entry.label, "count": entry.exemplars, "date": entry.date} for entry in self.forgotten()
             ],
@@ -370,7 +408,19 @@ def _json_digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _state_digest(content: str, images: NDArray[np.uint8]) -> str:
-    whole = hashlib.sha256(f"{content} {images.dtype} {images.shape};".encode())
-    whole.update(np.ascontiguousarray(images).tobytes())
-    return whole.hexdigest()
+def _closed(content: Mapping[str, Any], tensors: Tensors) -> bytes:
+    """A safetensors file that says its own SHA-256."""
+    text, plain_tensors = json.dumps(content), {name: plain(tensor) for name, tensor in tensors.items()}
+    return save(plain_tensors, {"content": text, "sha256": _digest(text, plain_tensors)})
+
+
+def _opened(data: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    metadata, tensors = _metadata(data), load(data)
+    if _digest(metadata["content"], tensors) != metadata["sha256"]:
+        raise ValueError("it does not match its SHA-256")
+    content: dict[str, Any] = json.loads(metadata["content"])
+    return content, tensors
+
+
+def _digest(text: str, tensors: Tensors) -> str:
+    return hashlib.sha256(f"{text} {sha256(tensors)}".encode()).hexdigest()

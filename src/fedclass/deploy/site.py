@@ -20,7 +20,7 @@ from fedclass.data.memory import Exemplars, MemorySettings
 from fedclass.data.partition import Index
 from fedclass.deploy.check import Accepted, Refused, accept, check_federation
 from fedclass.deploy.images import Holdings, Signature, read_holdings, signature
-from fedclass.deploy.keep import Entry, FederationFolder, KeptState, days_ago, today
+from fedclass.deploy.keep import Attachment, Entry, FederationFolder, KeptState, days_ago, today
 from fedclass.deploy.log import printable
 from fedclass.deploy.settings import SiteSettings
 from fedclass.errors import ClientError
@@ -29,7 +29,7 @@ from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.runner import one_thread
 from fedclass.federation.client import Client, chosen_device, failures_named
 from fedclass.federation.evaluate import confusion
-from fedclass.federation.store import ClientState
+from fedclass.federation.store import ClientState, Kept
 from fedclass.rng import seed_streams, streams_restored
 from fedclass.wire import Announcement, Job, Plan, Update, Weights, sha256
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:  # needs cryptography
 MOST_NAMED = 20  # files, in a site's log
 FEWEST = 2  # what became of one image would be an output for a single sample, and those never leave a site
 
-__all__ = ["Refused", "Site", "SiteSettings", "TeacherMissing"]
+__all__ = ["Lacking", "Refused", "Site", "SiteSettings"]
 
 
-class TeacherMissing(ClientError):  # noqa: N818
-    """The plan names a teacher that this site has not kept; sent with the job, it would do."""
+class Lacking(ClientError):  # noqa: N818
+    """The plan names a teacher or a broadcast that this site has not kept; sent with the job, it would do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,14 +70,14 @@ class SiteStream:
 class SiteStore:
     """The state of one client, for one job."""
 
-    def __init__(self, state: ClientState, keep: Callable[[ClientState], None]) -> None:
+    def __init__(self, state: ClientState, keep: Callable[[ClientState, ClientState], None]) -> None:
         self.state, self.keep = state, keep
 
     def load(self, client: int) -> ClientState:  # noqa: ARG002
         return self.state
 
     def save(self, client: int, state: ClientState) -> None:  # noqa: ARG002
-        self.keep(state)
+        self.keep(self.state, state)
         self.state = state
 
 
@@ -108,9 +108,8 @@ class Site:
     def run(self, plan: Plan, job: Job) -> Update:
         """Do a job: train, choose exemplars, or test a model on images that are held out.
 
-        It can be asked again, or late: the same images, exemplars and generators give the same answer. A test is by the
-        model's own scores: what a method gathers besides (FedICARL's class means) is not sent to sites, and the server
-        refuses to test a method that needs it here. Classes with a single image held out are not tested.
+        It can be asked again, or late: the same images, exemplars, state and generators give the same answer. A test is
+        by the method's own rule. Classes with a single image held out are not tested.
         """
         check_federation(plan.federation, self.settings.name)
         folder = self._folder(plan.federation)
@@ -119,11 +118,12 @@ class Site:
         job = replace(job, weights={name: job.weights[name] for name in accepted.shapes})  # a network keeps no order
         try:
             with one_thread(), streams_restored():
-                if job.phase == "evaluate":
-                    return self._evaluate(plan, job, accepted, _allowed(holdings, folder))
                 with folder.locked():
                     folder.claim(self.settings.name)
-                    return self._learn(plan, job, accepted, _allowed(holdings, folder), folder)
+                    job = self._with_attachments(plan, job, accepted, folder)
+                    if job.phase != "evaluate":
+                        return self._learn(plan, job, accepted, _allowed(holdings, folder), folder)
+                return self._evaluate(plan, job, accepted, _allowed(holdings, folder))
         except OSError as error:
             raise ClientError(f"site {self.settings.name}: cannot use {folder.root} ({error})") from error
 
@@ -171,15 +171,19 @@ class Site:
     def _learn(self, plan: Plan, job: Job, accepted: Accepted, holdings: Holdings, folder: FederationFolder) -> Update:
         made = accepted.experiment
         self._drop_exemplars(folder, holdings)
-        job = self._with_teacher(plan, job, accepted, folder)
         if folder.arrivals(job.task) is None:
             had, known = folder.had_before(job.task), set(plan.classes)
             folder.fix_arrivals(job.task, [a for a in holdings.names() if a[0] in known and a not in had])
         request = _identity(plan, job)
         state = self._state(job, folder, request)
         stream, begun, entries = _stream(plan, job, holdings, folder, state)
+        begun = replace(begun, method=folder.method_state(job.task, job.round))
 
-        def keep(after: ClientState) -> None:
+        def keep(before: ClientState, after: ClientState) -> None:
+            if after.method is not before.method:
+                folder.save_method_state(job.task, job.round, after.method)
+            if after.tasks == before.tasks and after.exemplars is before.exemplars:
+                return
             index = after.exemplars.index
             folder.save_state(
                 KeptState(
@@ -188,6 +192,7 @@ class Site:
                     ledger=tuple(entries[at] for at in index),
                     images=stream.data.train.images[index],
                     made_with=request,
+                    rows=after.rows,
                 )
             )
 
@@ -204,7 +209,7 @@ class Site:
         update = client.run(job)
         self._check_size(update, job, made, folder)
         if job.phase == "end_task" and made.method.declare().teacher == "previous task":
-            folder.keep_teacher(job.weights)
+            folder.attach("teacher", job.weights)
         return update
 
     def _memory(self, wanted: MemorySettings, classes: int) -> MemorySettings:
@@ -220,28 +225,33 @@ class Site:
         """An update from a few images tells a lot about each."""
         least = self.settings.min_images
         images = int(update.metrics["samples"]) // made.train.local_epochs if job.phase == "train" else least
-        if update.extras:
+        if update.extras and job.phase == "end_task":
             counts = Counter(entry.label for entry in folder.state(job.task + 1).ledger)
             images = min(counts.values(), default=0)
         if images < least:
             raise Refused(f"site {self.settings.name}: has fewer images for this than its owner wants in an update")
 
-    def _with_teacher(self, plan: Plan, job: Job, accepted: Accepted, folder: FederationFolder) -> Job:
-        if job.teacher is not None:
-            folder.keep_teacher(job.teacher)
-            return job
-        if plan.teacher is None or job.phase != "train" or accepted.experiment.method.declare().teacher != "previous task":
-            return job
-        teacher = folder.teacher(plan.teacher)
-        if teacher is None:
-            raise TeacherMissing(
-                f"site {self.settings.name}: has not kept the teacher {plan.teacher[:12]} of {plan.federation}; "
+    def _with_attachments(self, plan: Plan, job: Job, accepted: Accepted, folder: FederationFolder) -> Job:
+        """The job with the teacher and the broadcast that the plan names: as they were sent, or as they were kept."""
+        for kind, tensors in (("teacher", job.teacher), ("broadcast", job.broadcast)):
+            if tensors:
+                folder.attach(kind, tensors)
+        if job.teacher is None and accepted.wants_teacher(plan, job):
+            job = replace(job, teacher=self._kept("teacher", plan.teacher, plan, folder))
+        if not job.broadcast and plan.broadcast is not None:
+            job = replace(job, broadcast=self._kept("broadcast", plan.broadcast, plan, folder))
+        if (fault := accepted.attachment_flaw(plan, job)) is not None:
+            raise Refused(f"site {self.settings.name} refuses a job of {plan.federation}: {fault}")
+        return job
+
+    def _kept(self, kind: Attachment, name: str | None, plan: Plan, folder: FederationFolder) -> Weights:
+        found = None if name is None else folder.attached(kind, name)
+        if found is None:
+            raise Lacking(
+                f"site {self.settings.name}: has not kept the {kind} {str(name)[:12]} of {plan.federation}; "
                 "send it with the job"
             )
-        fault = accepted.teacher_flaw(teacher, sum(plan.task_sizes[:-1]))
-        if fault is not None:
-            raise Refused(f"site {self.settings.name}: the teacher {plan.teacher[:12]} does not fit the model: {fault}")
-        return Job(job.client, job.task, job.round, job.phase, job.weights, teacher)
+        return found
 
     def _state(self, job: Job, folder: FederationFolder, request: str) -> KeptState | None:
         """From which to do this job: the newest of earlier tasks; if the very same was asked before, its result."""
@@ -264,7 +274,7 @@ class Site:
                 model = accepted.build().to(chosen_device(made.train.device))
                 model.load(job.weights)
                 seed_streams(made.seed, "user code", "evaluate", "client", job.client, "task", job.task)
-                counts = confusion(model, made.method, {}, stream, (plan.mean, plan.std))
+                counts = confusion(model, made.method, job.broadcast, stream, (plan.mean, plan.std))
         return Update(
             client=job.client,
             task=job.task,
@@ -296,7 +306,7 @@ def skipped_files(skipped: Sequence[str], data: Path) -> list[str]:
 
 def _identity(plan: Plan, job: Job) -> str:
     """Of a request: all that its result depends on, besides the site's own images."""
-    weights: list[Weights | None] = [job.weights, job.teacher]
+    weights: list[Weights | None] = [job.weights, job.teacher, job.broadcast]
     parts = [
         [job.client, job.task, job.round, job.phase],
         plan.recipe,
@@ -317,6 +327,7 @@ def _stream(
     entries: list[Entry] = []
     images: list[np.ndarray] = [np.empty((0, *plan.image), np.uint8)]
     kept: dict[int, list[int]] = {}
+    rows = Kept()
     if state is not None:
         kept = {label_of[name]: [] for name in state.classes if name in label_of}
         chosen = [at for at, entry in enumerate(state.ledger) if entry.label in label_of]
@@ -324,6 +335,7 @@ def _stream(
             kept[label_of[state.ledger[at].label]].append(position)
         entries += [state.ledger[at] for at in chosen]
         images += [state.images[chosen]] if chosen else []
+        rows = replace(state.rows, tensors={name: tensor[chosen] for name, tensor in state.rows.tensors.items()})
     place = {name: at for at, name in enumerate(holdings.names())}
     arrived: dict[int, Index] = {}
     for task in range(state.tasks if state else 0, job.task + 1):
@@ -333,7 +345,7 @@ def _stream(
         images += [holdings.train.images[[place[a] for a in present]]] if present else []
     targets = np.array([label_of[entry.label] for entry in entries], np.int64)
     exemplars = Exemplars({label: np.array(positions, np.int64) for label, positions in kept.items()})
-    begun = ClientState(tasks=state.tasks if state else 0, exemplars=exemplars)
+    begun = ClientState(tasks=state.tasks if state else 0, exemplars=exemplars, rows=rows)
     pixels = np.concatenate(images)
     none = Split(pixels[:0], targets[:0])
     data = ImageSet(name=plan.federation, classes=plan.classes, train=Split(pixels, targets), test=none, official=None)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedclass.data.memory import Exemplars
 from fedclass.errors import RunError
-from fedclass.federation.store import ClientState
+from fedclass.federation.store import ClientState, Kept
 from fedclass.models.weights import plain
 from fedclass.runs.layout import write_atomically
 from fedclass.wire import Tensors, Weights
@@ -207,23 +207,22 @@ def _part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
 
 
 def _clients_to_tensors(clients: Mapping[int, ClientState]) -> dict[str, Tensor]:
-    """tasks: (n, 3) client, tasks, classes.  groups: (m, 3) client, class, number of exemplars.  index: all exemplars.
-
-    rows/CLIENT/NAME, method/CLIENT/NAME: what the method keeps.
+    """tasks: (n, 4) client, tasks, classes of its rows, of its method's tensors.  groups: (m, 3) client, class, number of
+    exemplars.  index: all exemplars.  rows/CLIENT/NAME, method/CLIENT/NAME: what the method keeps.
     """
     groups = [(c, label, images) for c, state in clients.items() for label, images in state.exemplars.of_class.items()]
-    tasks = [(client, state.tasks, state.classes) for client, state in clients.items()]
-    kept = [images for _, _, images in groups]
+    tasks = [(client, state.tasks, state.rows.classes, state.method.classes) for client, state in clients.items()]
+    images = [images for _, _, images in groups]
     own = {
         f"{place}/{client}/{name}": plain(tensor)
         for client, state in clients.items()
-        for place, tensors in (("rows", state.rows), ("method", state.method))
-        for name, tensor in tensors.items()
+        for place, kept in (("rows", state.rows), ("method", state.method))
+        for name, tensor in kept.tensors.items()
     }
     return {
-        "tasks": torch.tensor(tasks, dtype=torch.int64).reshape(-1, 3),
+        "tasks": torch.tensor(tasks, dtype=torch.int64).reshape(-1, 4),
         "groups": torch.tensor([(c, label, len(i)) for c, label, i in groups], dtype=torch.int64).reshape(-1, 3),
-        "index": torch.from_numpy(np.concatenate(kept) if kept else np.empty(0, np.int64)),
+        "index": torch.from_numpy(np.concatenate(images) if images else np.empty(0, np.int64)),
         **own,
     }
 
@@ -244,9 +243,8 @@ def _clients_from_tensors(tensors: Mapping[str, Tensor]) -> dict[int, ClientStat
         client: ClientState(
             tasks=tasks,
             exemplars=Exemplars(of_class.get(client, {})),
-            rows=own.get(("rows", client), {}),
-            method=own.get(("method", client), {}),
-            classes=classes,
+            rows=Kept(own.get(("rows", client), {}), of_rows),
+            method=Kept(own.get(("method", client), {}), of_method),
         )
-        for client, tasks, classes in tensors["tasks"].tolist()
+        for client, tasks, of_rows, of_method in tensors["tasks"].tolist()
     }

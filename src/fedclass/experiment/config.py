@@ -200,7 +200,9 @@ def find_method(name: str) -> type[Method]:
     if isinstance(name, str) and ":" in name:
         found = imported(name, where="method")
         if not (isinstance(found, type) and issubclass(found, Method) and is_dataclass(found)):
-            raise ConfigError(f"method: {name!r} must be a dataclass that derives from fedclass.FedAvg or fedclass.Method")
+            raise ConfigError(
+                f"method: {name!r} must be a dataclass that derives from fedclass.FedAvg or fedclass.Method"
+            )
         check_parameters(found, where=f"method: {name!r}")
         return found
     if name not in METHODS:

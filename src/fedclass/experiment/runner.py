@@ -28,9 +28,9 @@ from fedclass.experiment.reuse import TaskStore
 from fedclass.experiment.setup import Setup
 from fedclass.experiment.sources import Parts, check_code, listed, sources
 from fedclass.experiment.trained import EXTRAS, describe
+from fedclass.federation import server_optimizer
 from fedclass.federation.client import chosen_device
 from fedclass.federation.evaluate import confusion
-from fedclass.federation import server_optimizer
 from fedclass.federation.server import Missing, sample, usable
 from fedclass.federation.store import MemoryStore
 from fedclass.methods.base import ServerContext
@@ -501,9 +501,7 @@ class Run:
         self.model.load(weights)
         return confusion(self.model, self.method, own, as_test(self.stream), self.setup.normalisation)
 
-    def _evaluate_at_sites(
-        self, task: int, weights: Weights, own: Tensors, *, must: bool
-    ) -> NDArray[np.int64] | None:
+    def _evaluate_at_sites(self, task: int, weights: Weights, own: Tensors, *, must: bool) -> NDArray[np.int64] | None:
         classes, waiting = self.stream.classes_until(task), self.course.everyone()
         total = np.zeros((classes, classes), np.int64)
         spans = list(pairwise(accumulate(self.stream.task_sizes, initial=0)))

@@ -19,7 +19,7 @@ from fedclass.data.images import ImageSet
 from fedclass.data.memory import HERDING, Exemplars, MemorySettings, herd, remember
 from fedclass.data.partition import Index
 from fedclass.errors import ClientError, ConfigError, FedclassError
-from fedclass.federation.store import ClientState, ClientStore
+from fedclass.federation.store import ClientState, ClientStore, Kept
 from fedclass.methods.base import SGD, Batch, ClientContext, Method, Outcome, Progress
 from fedclass.methods.declare import Sizes, Specs, grown, misfit
 from fedclass.models.incremental import IncrementalModel
@@ -213,7 +213,7 @@ class Client:
     def _context(self, job: Job, state: ClientState, new: Index, *, steps: int = 0) -> ClientContext:
         held = self._targets[torch.from_numpy(np.concatenate([new, state.exemplars.index]))]
         old = self.stream.classes_until(job.task) - self.stream.task_sizes[job.task]
-        made = grown(state.method, self.declared.client, self.model, state.classes) if state.method else {}
+        made = grown(state.method.tensors, self.declared.client, self.model, state.method.classes)
         return ClientContext(
             model=self.model,
             old_classes=old,
@@ -233,11 +233,10 @@ class Client:
         """Save the method's state, if it has any."""
         if self.declared.client or outcome.state:
             kept = self._checked(job, "end_round", outcome.state, self.declared.client)
-            rows = grown(state.rows, self.declared.rows, self.model, state.classes, rows=True) if state.rows else {}
-            self.store.save(job.client, replace(state, rows=rows, method=kept, classes=self.model.classes))
+            self.store.save(job.client, replace(state, method=Kept(kept, self.model.classes)))
 
     def _checked(self, job: Job, hook: str, tensors: Tensors, specs: Specs, rows: int | None = None) -> Tensors:
-        """What a hook has returned, on the CPU and apart from the model's memory; ClientError if it is not as declared."""
+        """What a hook has returned, copied to the CPU; ClientError if it is not as declared."""
         fault = misfit(tensors, specs, Sizes.of(self.model), rows=rows, every=True) if tensors or specs else None
         if fault is not None:
             raise ClientError(f"{job.where}: {type(self.method).__name__}.{hook}: {fault}")
@@ -309,7 +308,7 @@ class Client:
     def _exemplars(self, state: ClientState, chosen: Tensor | None = None) -> Batch:
         """All exemplars, or those at the chosen positions of `exemplars.index`."""
         index = torch.from_numpy(state.exemplars.index)
-        rows = grown(state.rows, self.declared.rows, self.model, state.classes, rows=True) if state.rows else {}
+        rows = grown(state.rows.tensors, self.declared.rows, self.model, state.rows.classes, rows=True)
         if chosen is not None:
             index, rows = index[chosen], {name: kept[chosen] for name, kept in rows.items()}
         images = as_input(self._normalised(index)).to(self.device)
@@ -345,9 +344,8 @@ class Client:
             arrived = self.stream.new_data(job.client, task)
             classes = sum(self.stream.offered[: task + 1])
             exemplars = remember(exemplars, arrived, self.stream.targets, self.memory, rank, classes=classes)
-        rows = self._annotated(job, state, exemplars) if self.declared.rows else {}
-        made = grown(state.method, self.declared.client, self.model, state.classes) if state.method else {}
-        state = ClientState(tasks, exemplars, rows, made, self.model.classes if rows or made else 0)
+        rows = Kept(self._annotated(job, state, exemplars), self.model.classes) if self.declared.rows else Kept()
+        state = replace(state, tasks=tasks, exemplars=exemplars, rows=rows)
         self.store.save(job.client, state)
         return state
 
@@ -358,7 +356,7 @@ class Client:
         after = exemplars.index.tolist()
         kept = [(at, place[image]) for at, image in enumerate(after) if image in place]
         new = [at for at, image in enumerate(after) if image not in place]
-        old = grown(before.rows, self.declared.rows, self.model, before.classes, rows=True) if before.rows else {}
+        old = grown(before.rows.tensors, self.declared.rows, self.model, before.rows.classes, rows=True)
         fresh: Tensors = {}
         if new:
             chosen = ClientState(exemplars=exemplars)

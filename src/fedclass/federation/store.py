@@ -9,16 +9,23 @@ from fedclass.wire import Tensors
 
 
 @dataclass(frozen=True)
+class Kept:
+    """Tensors of a method, and how many classes the model had when they were made."""
+
+    tensors: Tensors = field(default_factory=dict)
+    classes: int = 0
+
+
+@dataclass(frozen=True)
 class ClientState:
     """tasks: how many are over, their exemplars chosen.  rows: what the method keeps with exemplars, (m, ...), in the
-    order of `exemplars.index`.  method: its own tensors.  classes: that the model had when these were made.
+    order of `exemplars.index`.  method: its own tensors.
     """
 
     tasks: int = 0
     exemplars: Exemplars = field(default_factory=Exemplars)
-    rows: Tensors = field(default_factory=dict)
-    method: Tensors = field(default_factory=dict)
-    classes: int = 0
+    rows: Kept = field(default_factory=Kept)
+    method: Kept = field(default_factory=Kept)
 
 
 class ClientStore(Protocol):

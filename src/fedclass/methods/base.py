@@ -153,10 +153,10 @@ class Method(ABC):
         """The optimizer's settings in an epoch; `usual` is the recipe's table [train]. No state is lost on a change."""
         return usual
 
-    def adjust(self, client: ClientContext, gradient: Tensor) -> None:
+    def adjust(self, client: ClientContext, gradient: Tensor) -> None:  # noqa: B027
         """Change the gradient of a step in place: (P,), in the order of `model.flat`."""
 
-    def after_step(self, client: ClientContext) -> None:
+    def after_step(self, client: ClientContext) -> None:  # noqa: B027
         """May change client.model's weights in place, after every step of the optimizer. No gradient is recorded."""
 
     def end_round(self, client: ClientContext) -> Outcome:

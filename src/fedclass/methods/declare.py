@@ -25,8 +25,10 @@ class Sizes:
     parameters: int
 
     @classmethod
-    def of(cls, model: IncrementalModel) -> "Sizes":
-        return cls(model.classes, model.head.in_features, len(model.flat))
+    def of(cls, model: IncrementalModel, classes: int | None = None) -> "Sizes":
+        """classes: as if it had so many."""
+        classes = model.classes if classes is None else classes
+        return cls(classes, model.head.in_features, model.flat_length(classes))
 
 
 @dataclass(frozen=True)
@@ -50,16 +52,16 @@ Specs = Mapping[str, Spec]
 class Declaration:
     """What a method wants of the training loop, and the tensors it keeps and sends. All of it may depend on parameters.
 
-    teacher: whose outputs a batch carries as `previous`.  select: how exemplars are chosen, if the method insists.
-    replay: "mixed" puts exemplars among the new images, "own" leaves them to the method (`client.replay`).
-    fewest_exemplars: of each class, that at least one client must keep after each task.  head_bias: whether the head
-    has one; where it has none, it is zero and stays so.  begins_like_fedavg: in the first task it does what FedAvg
-    does, bit for bit, so that runs can share it.
+        teacher: whose outputs a batch carries as `previous`.  select: how exemplars are chosen, if the method insists.
+        replay: "mixed" puts exemplars among the new images, "own" leaves them to the method (`client.replay`).
+        fewest_exemplars: of each class, that at least one client must keep after each task.  head_bias: whether the head
+        has one; where it has none, it is zero and stays so.  begins_like_fedavg: in the first task it does what FedAvg
+        does, bit for bit, so that runs can share it.
 
-    server: state at the server, part of every checkpoint.  broadcast: those of its names that clients get with each
-    training job.  predicts_with: those that `predict` needs, made at the end of a task, which go with the model.  client: state that stays at a
-    client.  rows: tensors with one row per exemplar, kept and dropped together with it.  uploads: what clients send, by
-    the phase of the job.
+        server: state at the server, part of every checkpoint.  broadcast: those of its names that clients get with each
+    XX
+        client.  rows: tensors with one row per exemplar, kept and dropped together with it.  uploads: what clients send, by
+        the phase of the job.
     """
 
     teacher: Teacher | None = None
@@ -90,7 +92,9 @@ def check_declared(declared: Declaration, *, where: str) -> None:
     for place, specs in tables.items():
         for name, spec in specs.items():
             if not isinstance(spec, Spec) or "/" in name:
-                raise ConfigError(f"{where}: declares {place} {name!r}: {spec!r}; write a Spec, under a name without '/'")
+                raise ConfigError(
+                    f"{where}: declares {place} {name!r}: {spec!r}; write a Spec, under a name without '/'"
+                )
     if unknown := sorted(set(declared.uploads) - {"train", "end_task"}):
         raise ConfigError(f"{where}: declares uploads for {unknown[0]!r}; there are 'train' and 'end_task'")
 

@@ -119,7 +119,7 @@ class IncrementalModel(nn.Module):
         else:
             self.load_state_dict(weights)
 
-    # All trained parameters as one vector, in the order of `packed`; what lies between two tensors is padding, always 0.
+    # All trained parameters as one vector, in the order of `packed`; what lies between two tensors is padding.
 
     @property
     def flat(self) -> Tensor:
@@ -154,11 +154,16 @@ class IncrementalModel(nn.Module):
                 target[: old.shape[0] if old.shape else None] = old._replace(section=0).view([flat])
         return grown
 
+    def flat_length(self, classes: int) -> int:
+        """P, if there were `classes`."""
+        return sum(length for _, length, moved in self._layout(classes).sections if moved)
+
     def _layout(self, classes: int) -> Layout:
         tensors: dict[str, Tensor] = dict(self.state_dict(keep_vars=True))
         for name in ("head.weight", "head.bias"):
-            kept = tensors[name]
-            tensors[name] = torch.empty(classes, *kept.shape[1:], dtype=kept.dtype, device="meta", requires_grad=True)
+            now = tensors[name]
+            resized = torch.empty(classes, *now.shape[1:], dtype=now.dtype, device="meta")
+            tensors[name] = resized.requires_grad_(now.requires_grad)
         return Layout.of(tensors)
 
     def weights(self) -> Packed:

@@ -71,8 +71,8 @@ class Flower:
         return Missing(job.client, f"site {self.site(job.client)}: {reason}")
 
     def _question(self, job: Job, *, again: bool) -> Question | None:
-        """again: with all that the site may lack. Otherwise without the teacher, which most sites have kept from the end
-        of the task before, and without a broadcast that the node was sent before.
+        """again: with all that the site may lack. Otherwise without a broadcast that the node was sent before, and
+        without the teacher, which most sites have kept from the end of the task before.
         """
         node = self.roster.node(self.site(job.client))
         if node is None:
