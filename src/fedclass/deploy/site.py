@@ -233,7 +233,8 @@ class Site:
 
     def _with_attachments(self, plan: Plan, job: Job, accepted: Accepted, folder: FederationFolder) -> Job:
         """The job with the teacher and the broadcast that the plan names: as they were sent, or as they were kept."""
-        for kind, tensors in (("teacher", job.teacher), ("broadcast", job.broadcast)):
+        sent: dict[Attachment, Weights | None] = {"teacher": job.teacher, "broadcast": job.broadcast}
+        for kind, tensors in sent.items():
             if tensors:
                 folder.attach(kind, tensors)
         if job.teacher is None and accepted.wants_teacher(plan, job):

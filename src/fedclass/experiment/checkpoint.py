@@ -207,8 +207,8 @@ def _part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
 
 
 def _clients_to_tensors(clients: Mapping[int, ClientState]) -> dict[str, Tensor]:
-    """tasks: (n, 4) client, tasks, classes of its rows, of its method's tensors.  groups: (m, 3) client, class, number of
-    exemplars.  index: all exemplars.  rows/CLIENT/NAME, method/CLIENT/NAME: what the method keeps.
+    """tasks: (n, 4) client, tasks, classes of its rows, of its method's tensors.  groups: (m, 3) client, class, number
+    of exemplars.  index: all exemplars.  rows/CLIENT/NAME, method/CLIENT/NAME: what the method keeps.
     """
     groups = [(c, label, images) for c, state in clients.items() for label, images in state.exemplars.of_class.items()]
     tasks = [(client, state.tasks, state.rows.classes, state.method.classes) for client, state in clients.items()]

@@ -53,15 +53,15 @@ class Declaration:
     """What a method wants of the training loop, and the tensors it keeps and sends. All of it may depend on parameters.
 
         teacher: whose outputs a batch carries as `previous`.  select: how exemplars are chosen, if the method insists.
-        replay: "mixed" puts exemplars among the new images, "own" leaves them to the method (`client.replay`).
-        fewest_exemplars: of each class, that at least one client must keep after each task.  head_bias: whether the head
-        has one; where it has none, it is zero and stays so.  begins_like_fedavg: in the first task it does what FedAvg
-        does, bit for bit, so that runs can share it.
+    replay: "mixed" puts exemplars among the new images, "own" leaves them to the method (`client.replay`).
+    fewest_exemplars: of each class, that at least one client must keep after each task.  head_bias: whether the head
+    has one; where it has none, it is zero and stays so.  begins_like_fedavg: in the first task the method does what
+    FedAvg does, bit for bit, so that runs can share it.
 
-        server: state at the server, part of every checkpoint.  broadcast: those of its names that clients get with each
-    XX
-        client.  rows: tensors with one row per exemplar, kept and dropped together with it.  uploads: what clients send, by
-        the phase of the job.
+    server: state at the server, part of every checkpoint.  broadcast: those of its names that clients get with each
+    training job.  predicts_with: those that `predict` needs, made at the end of a task; they go with the model.
+    client: state that stays at a client.  rows: tensors with one row per exemplar, kept and dropped together with it.
+    uploads: what clients send, by the phase of the job.
     """
 
     teacher: Teacher | None = None
