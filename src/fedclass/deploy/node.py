@@ -214,8 +214,8 @@ MEANING = {
     "[code: 2004]": "the server does not know this site's key; or it takes the site for connected still, for a minute "
     "after it was cut off; or another process uses the key",
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not one that `ca` vouches for",
-    "401 Unauthorized": "the server no longer accepts this site's key, or its clock differs from this one's",
 }
+TURNED_AWAY = "the server no longer accepts this site's key, or the clocks of the two differ"  # Flower ends with code 0
 
 
 def _supernode(words: list[str], executor: Executor, connection: Connection) -> str:
@@ -240,7 +240,8 @@ def _supernode(words: list[str], executor: Executor, connection: Connection) -> 
         if executor.broken.is_set():
             return "a task could not be answered"
         listener.join(ENDING)
-        return connection.reason or f"code {process.returncode}; {connection.path} has what Flower said"
+        unknown = f"code {process.returncode}; {connection.path} has what Flower said"
+        return connection.reason or (unknown if process.returncode else TURNED_AWAY)
     finally:
         executor.port = None
         executor.broken.clear()

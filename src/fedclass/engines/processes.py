@@ -284,8 +284,8 @@ def signals_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number in reversed(handlers):
             signal.signal(number, handlers[number])
-        for number in came:
-            signal.raise_signal(number)
+        for caught in came:
+            signal.raise_signal(caught)
 
 
 def ignore_interrupts() -> None:

@@ -159,10 +159,10 @@ def run_all(
                 beginning[number] = firsts[number]
                 planned = pickle.dumps(experiments[number])
                 arguments = (number, planned, files[number], {**each, **how}, told)
-                process = spawn.Process(target=_work, args=arguments)
+                started = spawn.Process(target=_work, args=arguments)
                 with signals_later():
-                    process.start()
-                    running[number] = process
+                    started.start()
+                    running[number] = started
                 continue
             gone = [number for number, process in running.items() if process.exitcode is not None]
             try:
