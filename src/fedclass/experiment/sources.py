@@ -67,7 +67,7 @@ def of_code(experiment: Experiment) -> Sources:
     doubts = [f"{name} was edited after this process had begun" for name, digest in files.items() if digest is None]
     opened: dict[str, str | None] = {}
     own_model = ":" in experiment.model.name
-    classes = [kind for kind in type(experiment.method).__mro__ if kind is not object and not _is_ours(kind.__module__)]
+    classes = [kind for kind in type(experiment.method).__mro__ if not _is_ours_or_python(kind.__module__)]
     doubts += [f"{kind.__qualname__} is not in its module under this name" for kind in classes if _stray(kind)]
     of_method = _reached(kind.__module__ for kind in classes)
     of_model = _reached([experiment.model.name.partition(":")[0]] if own_model else [])
@@ -300,6 +300,11 @@ def _names(node: ast.AST, *, inside: bool) -> Iterator[tuple[str, int, bool]]:
             yield child.name.rpartition(".")[2], child.lineno, True  # used under another name, anywhere
         within = inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         yield from _names(child, inside=within)
+
+
+def _is_ours_or_python(module: str) -> bool:
+    """Python's own modules are known by its version."""
+    return _is_ours(module) or module.partition(".")[0] in sys.stdlib_module_names
 
 
 def _is_ours(module: str) -> bool:
