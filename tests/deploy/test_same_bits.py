@@ -28,6 +28,9 @@ UNEVEN = ("partition.kind=dirichlet", "partition.clients=4", "partition.alpha=0.
         ("fedclass", ("train.augment=crop-flip-cutout", "train.weighting=with-exemplars")),
         ("fedicarl", ("memory.per_class=3",)),
         ("fedwa", ("memory.select=herding",)),
+        ("scaffold", ("train.momentum=0",)),  # state at the server and at clients, broadcast, uploads
+        ("derpp", ("memory.per_client=9",)),  # rows with exemplars
+        ("fedavg", ("server.optimizer=adam", "server.learning_rate=0.01")),
     ],
 )
 def test_sites_give_the_bits_of_a_simulation(
