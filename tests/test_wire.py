@@ -24,6 +24,7 @@ def test_a_job_holds_these_fields_and_no_others():
         ("phase", Literal["train", "end_task", "evaluate"]),
         ("weights", Mapping[str, Tensor]),
         ("teacher", Mapping[str, Tensor] | None),
+        ("broadcast", Mapping[str, Tensor]),
     ]
 
 
@@ -50,6 +51,7 @@ def test_a_plan_holds_these_fields_and_no_others():
         ("classes", tuple[str, ...]),
         ("task_sizes", tuple[int, ...]),
         ("teacher", str | None),
+        ("broadcast", str | None),
     ]
 
 

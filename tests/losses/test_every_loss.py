@@ -16,6 +16,13 @@ from reference.batches import RELEASED, Batch, batches, checked, random_batch
 
 Loss = Callable[[Batch], Tensor]
 
+
+def stored(batch: Batch) -> Tensor:
+    """The teacher's logits, as if they had been stored when there were no new classes yet."""
+    unknown = batch.current.new_full((len(batch.current), batch.current.shape[1] - batch.g), torch.nan)
+    return torch.cat([batch.previous, unknown], dim=1)
+
+
 LOSSES: dict[str, Loss] = {
     "augmented_distillation": lambda b: losses.augmented_distillation(
         b.current, b.previous, temperature=5.0, student_temperature=3.0, stop_gradient=False
@@ -37,6 +44,7 @@ LOSSES: dict[str, Loss] = {
     "glfc_loss": lambda b: losses.glfc_loss(b.current, b.previous, b.labels),
     "glfc_loss, no old class": lambda b: losses.glfc_loss(b.current, b.previous, b.labels, compensate=False),
     "glfc_loss, first task": lambda b: losses.glfc_loss(b.current, None, b.labels),
+    "stored_logits_error": lambda b: losses.stored_logits_error(b.current, stored(b)),
 }
 
 ORACLES: dict[str, Callable[[list, list, list], float]] = {
@@ -56,6 +64,7 @@ ORACLES: dict[str, Callable[[list, list, list], float]] = {
     "glfc_loss": oracle.glfc_loss,
     "glfc_loss, no old class": lambda c, p, y: oracle.glfc_loss(c, p, y, learned_classes=0),
     "glfc_loss, first task": lambda c, _, y: oracle.glfc_loss(c, None, y),
+    "stored_logits_error": lambda c, p, _: oracle.stored_logits_error(c, p),
 }
 
 # A detached part is a constant to autograd but not to finite differences. Those gradients have closed forms,

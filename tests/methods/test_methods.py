@@ -1,5 +1,6 @@
 """Each method as a difference from FedAvg."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,12 +11,15 @@ from torch.nn import functional as F
 
 from fedclass import losses
 from fedclass.errors import RunError
+from fedclass.federation.server import rejection
 from fedclass.methods import GLFC, METHODS, Batch, ClientContext, FedAvg, FedCLASS, FedCLASSTuned, FedICARL, FedWA
-from fedclass.methods.base import SGD, Progress, parameters
+from fedclass.methods.base import SGD, Progress, ServerContext, parameters
+from fedclass.methods.declare import Sizes, misfit
 from fedclass.methods.fedclass import FORMS, Form
 from fedclass.methods.wa import align
 from fedclass.models.incremental import IncrementalModel
-from fedclass.wire import Update
+from fedclass.models.weights import weighted_mean
+from fedclass.wire import Job, Tensors, Update, Weights
 from reference import heads
 from reference.batches import RELEASED
 
@@ -42,6 +46,32 @@ def model() -> IncrementalModel:
     return made
 
 
+def context(net: IncrementalModel, **other: Any) -> ClientContext:
+    return ClientContext(
+        model=net, old_classes=OLD, weights=net.weights(), counts=torch.zeros(net.classes, dtype=torch.int64), **other
+    )
+
+
+def server(weights: Weights, *, old_classes: int = OLD, state: Tensors | None = None) -> ServerContext:
+    def mean(updates: Iterable[Update]) -> Weights:
+        return weighted_mean((update.weights, update.examples) for update in updates)
+
+    return ServerContext(
+        task=1,
+        round=0,
+        rounds=2,
+        old_classes=old_classes,
+        sizes=Sizes.of(model()),
+        clients=2,
+        weights=weights,
+        state=state or {},
+        generator=torch.Generator(),
+        device=torch.device("cpu"),
+        build=model,
+        mean=mean,
+    )
+
+
 @dataclass
 class Given:
     client: ClientContext
@@ -57,13 +87,13 @@ def given() -> Given:
     labels = torch.randint(OLD + NEW, (8,), generator=rng)
     previous = torch.randn(8, OLD, generator=rng)
     net = model()
-    client = ClientContext(model=net, old_classes=OLD, weights=net.weights())
+    client = context(net)
     return Given(client, Batch(images, labels, previous), net(images), previous)
 
 
 def test_a_client_still_knows_the_parameters_it_received_after_its_own_have_moved() -> None:
     net = model()
-    client = ClientContext(model=net, old_classes=OLD, weights=net.weights())
+    client = context(net)
     before = [parameter.detach().clone() for parameter in net.parameters()]
     with torch.no_grad():
         for parameter in net.parameters():
@@ -148,7 +178,7 @@ def test_alignment_is_that_of_its_authors_code(variant: Any, aligned: Any, longe
     head = torch.randn(OLD + NEW, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     head[OLD:] *= longer
     weights = {"head.weight": head, "head.bias": torch.arange(5.0)}
-    finished = FedWA(variant=variant).finish_task(weights, OLD)
+    finished, _ = FedWA(variant=variant).end_rounds(server(weights))
     torch.testing.assert_close(finished["head.weight"], torch.tensor(aligned(head.tolist(), OLD), dtype=torch.float64))
     assert torch.equal(finished["head.weight"][:OLD], head[:OLD])
     assert torch.equal(finished["head.bias"], weights["head.bias"])
@@ -165,8 +195,8 @@ def test_rows_that_are_all_zero_stay_so_instead_of_becoming_nan() -> None:
 def test_fedwa_aligns_from_the_second_task_on_and_released_never_does() -> None:
     weights = model().weights()
     for variant in ("wa", "pycil", "released"):
-        assert FedWA(variant=variant).finish_task(weights, 0) is weights
-    assert FedWA(variant="released").finish_task(weights, OLD) is weights
+        assert FedWA(variant=variant).end_rounds(server(weights, old_classes=0))[0] is weights
+    assert FedWA(variant="released").end_rounds(server(weights))[0] is weights
 
 
 def test_only_wa_keeps_the_head_from_falling_below_zero() -> None:
@@ -175,15 +205,15 @@ def test_only_wa_keeps_the_head_from_falling_below_zero() -> None:
         before = net.head.weight.detach().clone()
         assert (before < 0).any()
         with torch.no_grad():
-            FedWA(variant=variant).after_step(ClientContext(model=net, old_classes=OLD, weights={}))
+            FedWA(variant=variant).after_step(context(net))
         assert torch.equal(net.head.weight, before.clamp(min=0) if variant == "wa" else before)
 
 
 def test_only_wa_has_a_head_without_bias_and_does_not_begin_like_fedavg() -> None:
-    assert {name for name, method in METHODS.items() if not method().head_bias} == {"fedwa"}
+    assert {name for name, method in METHODS.items() if not method().declare().head_bias} == {"fedwa"}
     for variant, bias in (("wa", False), ("pycil", True), ("released", True)):
-        method = FedWA(variant=variant)
-        assert method.head_bias is method.begins_like_fedavg is bias
+        declared = FedWA(variant=variant).declare()
+        assert declared.head_bias is declared.begins_like_fedavg is bias
 
 
 def test_aggregate_is_the_mean_by_examples_and_glfcs_authors_count_all_clients_alike() -> None:
@@ -192,7 +222,9 @@ def test_aggregate_is_the_mean_by_examples_and_glfcs_authors_count_all_clients_a
 
     updates = [update(0, 1.0, 3), update(1, 5.0, 1)]
     for method, mean in ((FedAvg(), 2.0), (GLFC(), 2.0), (GLFC(variant="glfc"), 3.0)):
-        assert torch.equal(method.aggregate(updates, {})["w"], torch.full((2,), mean))
+        weights, state = method.aggregate(server({}), updates)
+        assert torch.equal(weights["w"], torch.full((2,), mean))
+        assert state == {}
 
 
 RECIPES = SGD(learning_rate=0.01, momentum=0.9, weight_decay=1e-4)
@@ -245,14 +277,17 @@ class TestNearestMeanOfExemplars:
     method = FedICARL()
 
     def sent(self, images: Tensor, labels: list[int]) -> dict[str, Any]:
-        client = ClientContext(model=model(), old_classes=OLD, weights={})
-        return dict(self.method.end_task(client, images, torch.tensor(labels, dtype=torch.int64)))
+        exemplars = Batch(images, torch.tensor(labels, dtype=torch.int64), None)
+        return dict(self.method.report(context(model()), exemplars))
+
+    def gathered(self, *reports: Tensors) -> Tensors:
+        return self.method.end_task(server({}), reports)[1]
 
     def test_a_client_sends_means_of_unit_features_of_classes_it_has_two_images_of(self) -> None:
         images = torch.randn(5, 3, 2, 2, generator=torch.Generator().manual_seed(2))
         extras = self.sent(images, [0, 0, 4, 4, 2])
         features = F.normalize(images.flatten(1)[:, :WIDTH])
-        assert tuple(extras) == self.method.uploads
+        assert misfit(extras, self.method.declare().uploads["end_task"], Sizes.of(model()), every=True) is None
         assert extras["class_counts"].tolist() == [2, 0, 0, 0, 2], "one image of class 2 would be a single sample"
         torch.testing.assert_close(extras["class_means"][0], features[:2].mean(0))
         torch.testing.assert_close(extras["class_means"][4], features[2:4].mean(0))
@@ -261,17 +296,18 @@ class TestNearestMeanOfExemplars:
     def test_no_exemplars_give_no_means(self) -> None:
         extras = self.sent(torch.zeros(0, 3, 2, 2), [])
         assert extras["class_counts"].tolist() == [0] * 5
-        assert self.method.never_predicted(self.method.gather([extras])) == [0, 1, 2, 3, 4]
+        assert self.method.never_predicted(self.gathered(extras)) == [0, 1, 2, 3, 4]
         with pytest.raises(RunError, match=r"no class means.*method\.classifier=sigmoid"):
             self.method.predict(model(), torch.randn(4, 3, 2, 2), {})
 
     def test_with_sigmoids_nothing_is_sent_and_the_models_scores_predict(self) -> None:
         method = FedICARL(classifier="sigmoid")
-        assert (method.uploads, method.needs_extras, method.fewest_exemplars) == ((), False, 0)
-        assert method.selects == "herding"
+        declared = method.declare()
+        assert (declared.uploads, declared.predicts_with, declared.fewest_exemplars) == ({}, (), 0)
+        assert declared.select == "herding"
         images = torch.randn(4, 3, 2, 2)
         assert torch.equal(method.predict(model(), images, {}), model()(images))
-        assert (self.method.needs_extras, self.method.fewest_exemplars) == (True, 2)
+        assert self.method.declare().fewest_exemplars == 2
 
     def test_the_classifier_is_part_of_the_name(self) -> None:
         names = [m.variant_name for m in (FedICARL(), FedICARL(classifier="sigmoid"), FedICARL(variant="released"))]
@@ -281,7 +317,7 @@ class TestNearestMeanOfExemplars:
         def extras(value: float, count: int) -> dict[str, Tensor]:
             return {"class_means": torch.full((2, 3), value), "class_counts": torch.tensor([count, 2])}
 
-        gathered = self.method.gather([extras(1.0, 2), extras(4.0, 4)])
+        gathered = self.gathered(extras(1.0, 2), extras(4.0, 4))
         assert torch.equal(gathered["class_means"][0], torch.full((3,), 3.0))
         assert gathered["class_counts"].tolist() == [6, 4]
 
@@ -289,7 +325,7 @@ class TestNearestMeanOfExemplars:
         """Not even where its mean of zeros would be the nearest: 1 from every unit vector, the others 2 away."""
         means = -torch.eye(5, WIDTH)[[0, 0, 0, 0, 0]]
         means[3] = 0
-        extras = self.method.gather([{"class_means": means, "class_counts": torch.tensor([2, 2, 2, 0, 2])}])
+        extras = self.gathered({"class_means": means, "class_counts": torch.tensor([2, 2, 2, 0, 2])})
         assert self.method.never_predicted(extras) == [3]
         images = torch.zeros(1, 3, 2, 2)
         images.flatten(1)[:, 0] = 1.0
@@ -305,18 +341,28 @@ class TestNearestMeanOfExemplars:
         assert scores.argmax(dim=1).tolist() == [0, 1, 2, 3, 4]
 
     def test_malformed_means_are_refused(self) -> None:
-        weights = model().weights()
+        job = Job(0, 1, 2, "end_task", model().weights(), None)
         good = {"class_means": torch.zeros(5, WIDTH), "class_counts": torch.zeros(5, dtype=torch.int64)}
-        assert self.method.extras_flaw(good, weights) is None
-        assert self.method.extras_flaw({**good, "class_means": torch.zeros(4, WIDTH)}, weights)
-        assert self.method.extras_flaw({**good, "class_counts": torch.full((5,), -1)}, weights)
-        assert self.method.extras_flaw({**good, "class_counts": torch.zeros(5)}, weights)
+
+        def reason(**other: Tensor) -> str | None:
+            update = Update(0, 1, 2, {}, 0, {"exemplars": 0.0}, {**good, **other})
+            return rejection(update, job, self.method, Sizes.of(model()))
+
+        assert reason() is None
+        assert "class_means is (4, 6)" in str(reason(class_means=torch.zeros(4, WIDTH)))
+        assert reason(class_counts=torch.full((5,), -1)) == "class counts that are not counts"
+        assert "torch.float32 instead of" in str(reason(class_counts=torch.zeros(5)))
+        assert "NaN" in str(reason(class_means=torch.full((5, WIDTH), torch.nan)))
 
 
-def test_only_icarl_declares_uploads_and_insists_on_herding() -> None:
-    assert {name for name, method in METHODS.items() if method().uploads} == {"fedicarl"}
-    assert {name for name, method in METHODS.items() if method().selects} == {"fedicarl"}
-    assert FedICARL(variant="released").uploads == ()
-    assert FedICARL(variant="released").selects is None
-    assert GLFC(variant="glfc").selects == "herding-pycil"
-    assert FedICARL(variant="released").teacher == "received"
+def test_what_each_method_declares() -> None:
+    """Only these send more than weights, keep anything, or insist on how exemplars are chosen."""
+    declared = {name: method().declare() for name, method in METHODS.items()}
+    assert {name for name, d in declared.items() if d.uploads} == {"fedicarl", "scaffold"}
+    assert {name for name, d in declared.items() if d.client} == {"scaffold"}
+    assert {name for name, d in declared.items() if d.rows} == {"derpp"}
+    assert {name for name, d in declared.items() if d.server} == {"fedicarl", "scaffold"}
+    assert {name for name, d in declared.items() if d.select} == {"fedicarl"}
+    released = FedICARL(variant="released").declare()
+    assert (released.uploads, released.select, released.teacher) == ({}, None, "received")
+    assert GLFC(variant="glfc").declare().select == "herding-pycil"

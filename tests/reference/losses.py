@@ -184,3 +184,9 @@ def glfc_loss(current: Rows, previous: Rows | None, labels: Sequence[int], learn
     old_classes = len(previous[0]) if learned_classes is None else learned_classes
     compensated = compensated_loss(current, labels, old_classes)
     return 0.5 * compensated + 0.5 * relation_distillation(current, previous, labels)
+
+
+def stored_logits_error(current: Matrix, stored: Matrix) -> float:
+    """DER++'s term (Buzzega et al., 2020, Eq. 6), over the classes that were known when logits were stored."""
+    gaps = [(now - then) ** 2 for row, kept in zip(current, stored, strict=True) for now, then in zip(row, kept)]
+    return sum(gaps) / len(gaps)
