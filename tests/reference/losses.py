@@ -186,7 +186,7 @@ def glfc_loss(current: Rows, previous: Rows | None, labels: Sequence[int], learn
     return 0.5 * compensated + 0.5 * relation_distillation(current, previous, labels)
 
 
-def stored_logits_error(current: Matrix, stored: Matrix) -> float:
+def stored_logits_error(current: Rows, stored: Rows) -> float:
     """DER++'s term (Buzzega et al., 2020, Eq. 6), over the classes that were known when logits were stored."""
-    gaps = [(now - then) ** 2 for row, kept in zip(current, stored, strict=True) for now, then in zip(row, kept)]
+    gaps = [(row[j] - kept[j]) ** 2 for row, kept in zip(current, stored, strict=True) for j in range(len(kept))]
     return sum(gaps) / len(gaps)
