@@ -3,19 +3,24 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 import typer
+from PIL import Image
 from typer.testing import CliRunner
 
 from deploy.sites import plan_of, write_folder
 from fedclass.cli import app
 from fedclass.cli.split import split
+from fedclass.deploy.images import digest
 from fedclass.deploy.keep import FederationFolder, today
+from fedclass.deploy.keys import make_keys
 from fedclass.deploy.site import Site, SiteSettings
-from fedclass.errors import ClientError, ConfigError
+from fedclass.errors import ClientError, ConfigError, DataError
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.setup import Setup, prepare
 from fedclass.wire import Job, Phase, sha256
@@ -120,6 +125,71 @@ def test_what_is_forgotten_is_gone_and_stays_away(site: Site, setup: Setup) -> N
     assert "0" in FederationFolder(store / "other").classes()
 
 
+def test_one_image_is_forgotten_and_stays_away_although_its_file_is_there(site: Site, setup: Setup) -> None:
+    """Also by a copy elsewhere; no state and no list names it any more."""
+    store = site.settings.store
+    folder = FederationFolder(store / "trial")
+    gone = folder.state(1).ledger[0].sha256
+    files = {digest(np.asarray(Image.open(path))): path for path in sorted(site.settings.data.rglob("*.png"))}
+    copy = files[gone].rename(store.parent / "copy.png")
+    files[gone].write_bytes(copy.read_bytes())
+    assert "trial: 1 images are deleted, 1 exemplars" in call(
+        "site", "forget", "--image", copy, "--store", store, "--yes"
+    )
+    for path in folder.root.glob("*.*"):
+        assert path.name == "forgotten.json" or gone.encode() not in path.read_bytes()
+    assert site.announce("trial", 2).classes == {"0": 5, "1": 6, "2": 6, "3": 6}
+    assert run(site, setup, 0, "train") == 11
+    run(site, setup, 0, "end_task")
+    assert gone not in {entry.sha256 for entry in folder.state(1).ledger}
+    assert "forgotten images, which stay out: 1" in call("site", "show", "--store", store)
+    with pytest.raises(DataError, match=r"nowhere.png: cannot be read as an image"):
+        call("site", "forget", "--image", "nowhere.png", "--store", store, "--yes")
+
+
+def test_old_exemplars_are_deleted(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = site.settings.store
+    words = ("site", "forget", "--older-than", "30", "--store", store, "--yes")
+    assert "trial: what is older than 30 days is deleted, 0 exemplars" in call(*words)
+    later = (date.fromisoformat(today()) + timedelta(days=31)).isoformat()
+    monkeypatch.setattr("fedclass.deploy.keep.today", lambda: later)
+    assert "trial: what is older than 30 days is deleted, 8 exemplars" in call(*words)
+    assert FederationFolder(store / "trial").state(1).ledger == ()
+
+
+def test_check_tries_everything_before_a_site_goes_online(site: Site, tmp_path: Path) -> None:
+    """One line for each thing; what is wrong has a line that says what to do, and the exit code is 2."""
+    pytest.importorskip("flwr", reason="needs the extra [flower]")
+    keys = make_keys(tmp_path / "keys", hosts=["fl.example.org"], sites=["ward-7"])
+    file, table = tmp_path / "ward-7.toml", {"name": "ward-7", "data": "photos", "store": "store"}
+    given = {"superlink": "127.0.0.1:1", "ca": "keys/ca.crt", "key": "keys/sites/ward-7", "site": table}
+    file.write_text(tomli_w.dumps(given))
+    (site.settings.data / "Thumbs.db").write_bytes(b"?")
+    site.settings.store.chmod(0o755)
+    said = call("site", "check", file)
+    assert said.startswith("0 ")
+    for line in (
+        "ok       images: 8x8 pixels, colour",
+        "warning  1 files in",
+        f"warning  {site.settings.data / 'Thumbs.db'}: lies beside the class folders",
+        "others have access, which `site run` takes from them",
+        "store: 2 federations, not encrypted",
+        "ward-7: can be used, and is private",
+    ):
+        assert line in said.replace("\n         ", " "), said
+    keys.private("ward-7").chmod(0o644)
+    (site.settings.store / "trial" / "site.json").write_text("{")
+    said = call("site", "check", file, "--online")
+    assert said.startswith("2 ")
+    assert said.count("FAULT") == 3
+    for line in ("chmod 600", "site.json: damaged", "127.0.0.1:1: cannot be reached"):
+        assert line in said
+    file.write_text(tomli_w.dumps(given | {"ca": "keys/sites/ward-7.pub"}))
+    assert "is not a PEM certificate" in call("site", "check", file, "--online")
+    file.write_text(tomli_w.dumps(given | {"site": table | {"data": "nowhere"}}))
+    assert "nowhere: is not there" in call("site", "check", file)
+
+
 def test_all_is_forgotten_everywhere(site: Site, setup: Setup) -> None:
     store = site.settings.store
     said = call("site", "forget", "--all", "--store", store, "--yes")
@@ -146,8 +216,8 @@ def test_nothing_is_deleted_without_a_yes_or_on_a_wrong_name(site: Site) -> None
     assert call("site", "forget", "0", "--store", store, typed="n\n").startswith("1 ")
     for arguments, reason in (
         (("forget", "9", "--store", store), "nothing is kept of class '9'; there are 0, 1"),
-        (("forget", "--store", store), "give the name of a class, or --all"),
-        (("forget", "0", "--all", "--store", store), "give the name of a class, or --all"),
+        (("forget", "--store", store), "give the name of a class, --image, --older-than, or --all"),
+        (("forget", "0", "--all", "--store", store), "give the name of a class, --image, --older-than, or --all"),
         (("forget", "0", "--federation", "x", "--store", store), "--federation x: not in"),
         (("show", "--store", store / "x"), "is no folder"),
     ):

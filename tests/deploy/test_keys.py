@@ -203,11 +203,7 @@ def test_the_command_prints_what_to_run_where(tmp_path: Path) -> None:
     assert "made keys/sites/a" in lines
     assert "keys/ca.key is needed again only for a new server certificate: keep it offline, not on the server." in lines
     assert lines.count("export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1") == 1  # `site run` sets both
-    assert (
-        "flower-superlink --host 127.0.0.1 --port 8000 --ssl-ca-certfile keys/ca.crt --ssl-certfile keys/server.crt "
-        "--ssl-keyfile keys/server.key --enable-supernode-auth --disable-runtime-dependency-installation "
-        "--database superlink.db" in lines
-    )
+    assert "fedclass deploy link --keys keys --database superlink.db" in lines
     assert f'root-certificates = "{tmp_path}/keys/ca.crt"' in lines
     assert "flwr supernode register keys/sites/a.pub fedclass --name a" in lines
     file = done.stdout.partition("cat > a.toml << END\n")[2].partition("END\n")[0]

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock
+from PIL import Image
 
 from deploy.sites import plan_of, write_folder
 from fedclass.deploy.images import digest, read_holdings
-from fedclass.deploy.keep import FederationFolder
+from fedclass.deploy.keep import FederationFolder, today
+from fedclass.deploy.sealed import Seal
 from fedclass.deploy.site import Refused, Site, SiteSettings, TeacherMissing
-from fedclass.errors import ClientError, ConfigError, DataError
+from fedclass.errors import ClientError, ConfigError
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.setup import Setup, prepare
@@ -195,19 +198,120 @@ def test_images_that_come_during_a_task_wait_for_the_next_and_deleted_ones_are_n
     assert trial.run(1).examples == 2 + 12  # two of class 0, which has come back
 
 
-def test_exemplars_outlive_their_files(trial: Trial) -> None:
+def test_exemplars_go_with_their_files(trial: Trial) -> None:
+    """Before the next job, from all states; those of images that are still there stay, in their order."""
     trial.run(0, "end_task")
     kept = trial.exemplars(1)
     assert [len(kept[name]) for name in ("0", "1")] == [4, 4]
-    trial.remove(0, *range(6))
+    files = {digest(np.asarray(Image.open(path))): path for path in (trial.data / "0").iterdir()}
+    files[kept["0"][1]].unlink()
     trial.remove(1, *range(6))
-    (trial.data / "0").rmdir()  # even the name of the class is gone
-    assert trial.run(1).metrics["samples"] == 12 + 8
+    (trial.data / "1").rmdir()  # even the name of the class is gone
+    said: list[str] = []
+    update = Site(trial.settings, said.append).run(*trial.job(1))
+    assert update.metrics["samples"] == 12 + 3
+    assert said == [f"trial: 5 exemplars deleted, because their images are gone from {trial.data}"]
+    assert trial.exemplars(1) == {"0": [kept["0"][0], *kept["0"][2:]], "1": []}
+    content = (trial.folder.root / "state-0000.safetensors").read_bytes()
+    assert not any(name.encode() in content for name in (kept["0"][1], *kept["1"]))
     trial.run(1, "end_task")
-    assert trial.exemplars(2)["0"] == kept["0"][:2]
+    assert trial.exemplars(2)["0"] == [kept["0"][0], kept["0"][2]]
     entry = trial.folder.state(2).ledger[0]
     assert (entry.task, len(entry.date)) == (0, 10)
     assert digest(trial.folder.state(2).images[0]) == entry.sha256
+
+
+def test_a_disk_that_is_not_mounted_costs_no_exemplars(trial: Trial) -> None:
+    trial.run(0, "end_task")
+    trial.data.rename(trial.data.with_name("elsewhere"))
+    trial.data.mkdir()
+    for phase in ("train", "end_task"):
+        with pytest.raises(Refused, match="has exemplars but no images at the moment, and so takes no part"):
+            trial.run(1, phase)
+    trial.data.rmdir()
+    trial.data.with_name("elsewhere").rename(trial.data)
+    assert trial.run(1).metrics["samples"] == 12 + 8
+
+
+def test_the_owners_limits_count_whatever_the_recipe_says(
+    setup: Setup, trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """setup's recipe keeps 8 exemplars."""
+    few = Trial(setup, tmp_path / "few", max_exemplars=3)
+    for label in range(4):
+        few.add(label, 0, 6)
+    assert few.run(0, "end_task").examples == 3
+    few.settings = replace(few.settings, max_exemplars=0)
+    assert few.run(1, "end_task").examples == 0
+
+    trial.settings = replace(trial.settings, min_images=13)
+    with pytest.raises(Refused, match="has fewer images for this than its owner wants in an update"):
+        trial.run(0)
+    trial.settings = replace(trial.settings, min_images=12, retention_days=30)
+    assert trial.run(0).examples == 12
+    trial.run(0, "end_task")
+    assert len(trial.folder.state(1).ledger) == 8
+    later = (date.fromisoformat(today()) + timedelta(days=30)).isoformat()
+    monkeypatch.setattr("fedclass.deploy.keep.today", lambda: later)
+    assert trial.run(1).metrics["samples"] == 12 + 8
+    later = (date.fromisoformat(later) + timedelta(days=1)).isoformat()
+    said: list[str] = []
+    assert Site(trial.settings, said.append).run(*trial.job(1)).metrics["samples"] == 12
+    assert said == ["trial: 8 exemplars deleted, older than 30 days"]
+    assert trial.folder.state(1).ledger == ()
+
+
+def test_sums_of_features_of_few_images_are_not_sent(tiny: Tiny, tmp_path: Path) -> None:
+    trial = Trial(prepare(tiny(method="fedicarl")), tmp_path, min_images=5)
+    trial.add(0, 0, 6)
+    trial.add(1, 0, 6)
+    with pytest.raises(Refused, match="has fewer images for this"):
+        trial.run(0, "end_task")
+    trial.settings = replace(trial.settings, min_images=4)
+    assert trial.run(0, "end_task").examples == 8
+
+
+def test_an_encrypted_store_gives_the_same_answers_and_shows_nothing(setup: Setup, tmp_path: Path) -> None:
+    """Also one that was begun without a key. Without the key, or with another, or after a change, nothing is read."""
+    key = tmp_path / "store.key"
+    key.write_bytes(bytes(range(32)))
+    key.chmod(0o600)
+    plain, sealed = Trial(setup, tmp_path / "plain"), Trial(setup, tmp_path / "sealed", store_key=key)
+    for trial in (plain, sealed):
+        for label in range(4):
+            trial.add(label, 0, 6)
+        trial.run(0, "train")
+        trial.run(0, "end_task")
+    for task, phase in ((1, "train"), (1, "end_task")):
+        assert sha256(plain.run(task, phase).weights) == sha256(sealed.run(task, phase).weights)
+    images = [image.tobytes() for image in plain.folder.state(2).images]
+    for path in sealed.folder.root.glob("*.*"):
+        content = path.read_bytes()
+        assert path.name.startswith(".") or content.startswith(b"fedclass sealed 1\n")
+        assert not any(image[:48] in content for image in images)
+    seal = Seal.read(key)
+    opened = FederationFolder(sealed.folder.root, seal)
+    assert opened.state(2).ledger == plain.folder.state(2).ledger
+    for other in (None, Seal(bytes(32))):
+        with pytest.raises(ClientError, match=r"damaged \(it (is|was) encrypted"):
+            FederationFolder(sealed.folder.root, other).state(2)
+    moved = sealed.folder.root / "state-0001.safetensors"
+    before = moved.read_bytes()
+    moved.write_bytes((sealed.folder.root / "state-0000.safetensors").read_bytes())  # an older state, put in its place
+    with pytest.raises(ClientError, match="damaged"):
+        opened.state(2)
+    moved.write_bytes(before)
+    begun = FederationFolder(plain.folder.root, seal)
+    number = len([path for path in plain.folder.root.glob("*.*") if not path.name.startswith(".")])
+    assert (begun.seal_all(), begun.seal_all()) == (number, 0)
+    assert begun.state(2).ledger == opened.state(2).ledger
+    key.chmod(0o644)
+    with pytest.raises(ConfigError, match="others can read this key"):
+        Seal.read(key)
+    key.chmod(0o600)
+    key.write_bytes(b"short")
+    with pytest.raises(ConfigError, match="must hold 32 bytes, and holds 5; to make a key: head"):
+        sealed.run(1)
 
 
 def test_a_class_that_comes_back_keeps_its_first_exemplars_and_fills_up_in_order(tiny: Tiny, tmp_path: Path) -> None:
@@ -387,11 +491,33 @@ def test_a_site_tells_as_much_as_its_owner_lets_it(trial: Trial) -> None:
     assert trial.site.announce("another", 1).fresh == expected["rounded"]
 
 
-def test_a_file_that_is_no_image_is_named(trial: Trial) -> None:
-    (trial.data / "1" / "notes.txt").write_text("not an image")
-    for ask in (lambda: trial.site.announce("trial", 0), lambda: trial.run(0)):
-        with pytest.raises(DataError, match=r"1/notes.txt: cannot be read as an image"):
-            ask()
+def test_one_bad_file_is_left_out_and_not_the_site(trial: Trial) -> None:
+    """No image, half of one, one of another size, a folder, a file beside the classes: named to the owner, once."""
+    (trial.data / "Thumbs.db").write_bytes(b"?")
+    (trial.data / "1" / "jane-doe-1970.png").write_text("not an image")
+    whole = (trial.data / "0" / "0000.png").read_bytes()
+    (trial.data / "0" / "half.png").write_bytes(whole[: len(whole) // 2])
+    Image.fromarray(np.zeros((9, 8, 3), np.uint8)).save(trial.data / "0" / "0-other.png")
+    (trial.data / "2" / "more").mkdir()
+    said: list[str] = []
+    site = Site(trial.settings, said.append)
+    told = site.announce("trial", 0)
+    assert (told.classes, told.image) == ({"0": 10, "1": 10, "2": 10, "3": 10}, (8, 8, 3))
+    assert site.run(*trial.job(0)).examples == 12
+    (line,) = said
+    first, *others = line.splitlines()
+    assert first == f"5 files in {trial.data} are not used:"
+    for name, reason in (
+        ("Thumbs.db", "lies beside the class folders"),
+        ("1/jane-doe-1970.png", "cannot be read as an image"),
+        ("0/half.png", "cannot be read as an image"),
+        ("0/0-other.png", "is 8x9 pixels, and most are 8x8; resize it"),
+        ("2/more", "cannot be read as an image"),
+    ):
+        assert any(f"{trial.data / name}: {reason}" in other for other in others), name
+    (trial.data / "Thumbs.db").unlink()
+    site.announce("trial", 0)
+    assert said[1].startswith("4 files in")
 
 
 # Tests at the site.
@@ -560,12 +686,14 @@ def test_an_announcement_is_not_made_for_a_federation_that_is_no_name(trial: Tri
 
 
 def test_exemplars_of_another_shape_are_not_mixed_in(trial: Trial) -> None:
+    """They go with the images that they were: those of another size are others."""
     trial.run(0, "end_task")
-    for label in range(4):
-        trial.remove(label, *range(6))
+    for path in trial.data.rglob("*.png"):
+        Image.open(path).resize((9, 9)).save(path)
     plan, job = trial.job(1)
-    with pytest.raises(Refused, match=r"its exemplars in .* are \(8, 8, 3\)"):
-        trial.site.run(replace(plan, image=(9, 9, 3)), job)
+    update = trial.site.run(replace(plan, image=(9, 9, 3)), job)
+    assert update.metrics["samples"] == 24
+    assert trial.folder.state(1).ledger == ()
 
 
 OWN_METHOD = """
@@ -640,7 +768,9 @@ def test_settings_are_read_from_a_nodes_configuration(node: dict[str, Any]) -> N
     ("change", "reason"),
     [
         ({"anounce": "exact"}, "unknown setting 'anounce'; did you mean 'announce'?"),
-        ({"partition-id": 3}, "unknown setting 'partition-id'; known are name, data, store"),
+        ({"partition-id": 3}, "unknown setting 'partition-id'"),
+        ({"max-exemplars": -1}, "max_exemplars = -1: must be a whole number from 0 on"),
+        ({"min-images": 2.5}, "min-images = 2.5: must be a number"),
         ({"name": ""}, "name is missing"),
         ({"name": "a b"}, "name = 'a b': use 1 to 64 letters"),
         ({"name": "../x"}, "use 1 to 64 letters"),

@@ -228,8 +228,8 @@ def test_a_method_that_predicts_with_what_the_server_gathers_is_not_tested_at_si
     federation.site("north", {"ant": 20, "bee": 20})
     federation.site("south", {"ant": 20})
     with pytest.raises(ConfigError, match=r"test-at = 'sites': fedicarl predicts .* method\.classifier=sigmoid"):
-        federation.run(set="method.name=fedicarl", tasks=1)
-    federation.run(set="method.name=fedicarl method.classifier=sigmoid train.rounds=1", tasks=1)
+        federation.run(set="method.name=fedicarl memory.per_client=6", tasks=1)
+    federation.run(set="method.name=fedicarl method.classifier=sigmoid train.rounds=1 memory.per_client=6", tasks=1)
     assert federation.events(TaskFinished)
 
 

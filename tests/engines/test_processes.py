@@ -1,12 +1,6 @@
 """The pool of processes: the same bits as one process, whoever dies on the way."""
 
-import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -185,49 +179,3 @@ def test_the_data_are_mapped_and_not_copied(tiny: Tiny) -> None:
     images[3] = 77
     assert (second.stream.data.train.images[3] == 77).all()
     assert torch.from_numpy(second.stream.data.train.images).is_contiguous()
-
-
-def children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(") ")[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_a_signal_ends_everything_within_two_seconds(
-    number: signal.Signals, code: int, tiny_settings: list[str], tmp_path: Path
-) -> None:
-    overrides = [*tiny_settings, "train.rounds=100000"]
-    words = [word for override in overrides for word in ("--set", override)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedclass", "run", *words, "--workers", "2", "--out", "run"],
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    events = tmp_path / "run" / "events.jsonl"
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not (events.exists() and events.read_text().count("RoundFinished") > 2):
-        assert process.poll() is None, process.stderr and process.stderr.read()
-        time.sleep(0.05)
-    workers = children(process.pid)
-    assert len(workers) >= 2
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=2)
-    assert process.returncode == code
-    assert errors == ("" if number == signal.SIGKILL else "stopped; to go on, type: fedclass run --resume run\n")
-    deadline = time.monotonic() + 2
-    while any(map(alive, workers)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not any(map(alive, workers))
-    lines = events.read_text().splitlines(keepends=True)
-    assert all(json.loads(line) for line in lines if line.endswith("\n"))
-    assert not [path for path in (tmp_path / "run").rglob("*") if path.suffix == ".tmp"]

@@ -48,11 +48,15 @@ def of_kind(kind: type[T], events: list[Event]) -> list[T]:
     return [event for event in events if isinstance(event, kind)]
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedclass", "glfc", "fedicarl", "fedwa"])
+@pytest.mark.parametrize(
+    "method", ["fedavg", "fedclass", "fedclass-tuned", "glfc", "glfc:glfc", "fedicarl", "fedwa", "fedwa:pycil"]
+)
 def test_every_method_learns_two_tasks(method: str, tiny: Tiny, tmp_path: Path) -> None:
     """Chance is 50 % after the first task and 25 % after the second."""
+    name, _, variant = method.partition(":")
     settings = ["train.rounds=5", "train.local_epochs=2", "train.learning_rate=0.05"]
-    summary, _ = carried_out(tiny(*settings, method=method), tmp_path / "run")
+    settings += [f"method.variant={variant}"] if variant else []
+    summary, _ = carried_out(tiny(*settings, method=name), tmp_path / "run")
     assert summary["accuracy_matrix"][0][0] > 80
     assert summary["accuracy_last"] > 50
 

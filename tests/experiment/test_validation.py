@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from conftest import write_tiny
 from fedclass import metrics
+from fedclass.cli import app
 from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment, load
 from fedclass.experiment.setup import prepare
@@ -115,6 +117,19 @@ def test_a_reused_task_brings_its_validation_counts(tiny: Tiny, tmp_path: Path) 
     without = run_one(tiny(method="fedavg"), tmp_path / "d", reuse=True)
     assert without["weights_sha256"] != first["weights_sha256"]
     assert "validation_accuracy_last" not in without
+
+
+def test_a_saved_partition_has_the_held_out_images_too(tiny_settings: list[str], tmp_path: Path) -> None:
+    """Saved and read again, it holds out the same ones, and none twice."""
+    wanted = [*tiny_settings, "partition.kind=dirichlet", "partition.min_size=1", "data.validation=0.25"]
+    words = [word for setting in wanted for word in ("--set", setting)]
+    CliRunner().invoke(app, ["plan", *words, "--save", str(tmp_path / "p.json")], catch_exceptions=False)
+    drawn = prepare(load(None, wanted)).stream
+    saved = [*wanted, "partition.kind=file", f"partition.path={tmp_path / 'p.json'}"]
+    read = prepare(load(None, saved)).stream
+    assert drawn.held_out
+    for one, other in ((drawn.shares, read.shares), (drawn.held_out, read.held_out)):
+        assert [part.tolist() for part in one] == [part.tolist() for part in other]
 
 
 def test_the_lines_of_a_run_speak_of_validation(run: Path) -> None:

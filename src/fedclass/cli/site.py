@@ -1,4 +1,4 @@
-"""fedclass site: what a site keeps on its own disk, and how to have it deleted."""
+"""fedclass site: take part, and what a site keeps on its own disk, and how to have it deleted."""
 
 import json
 from pathlib import Path
@@ -18,6 +18,10 @@ app = typer.Typer(
 )
 
 Store = Annotated[Path, typer.Option(envvar="FEDCLASS_STORE", help="The folder that the site's setting `store` names.")]
+
+Key = Annotated[
+    Path | None, typer.Option(envvar="FEDCLASS_STORE_KEY", help="The site's setting `store_key`, if it has one.")
+]
 
 
 @app.command()
@@ -41,21 +45,46 @@ def run(
 
 
 @app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="The site's file, as docs/deploy.md shows it.")],
+    online: Annotated[bool, typer.Option("--online", help="Also dial the server, with TLS.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="As for `site run`.")] = False,
+) -> None:
+    """Try everything that `fedclass site run` needs, before it goes online; exit code 2 if something is missing.
+
+    Example:  fedclass site check hospital-a.toml --online
+    """
+    with needs_flower():
+        from fedclass.deploy.inspect import inspect
+
+    faults = 0
+    for finding in inspect(file, online=online, insecure=insecure):
+        faults += finding.fault
+        mark = "FAULT  " if finding.fault else "warning" if finding.warning else "ok     "
+        print(f"{mark}  {finding.text}", flush=True)
+    if faults:
+        raise typer.Exit(2)
+
+
+@app.command()
 def show(
     store: Store,
+    key: Key = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON; tasks then count from 0.")] = False,
 ) -> None:
     """Which images are kept of which class, since when, and what was deleted at the owner's wish."""
     from fedclass.cli.display import console, print_table
     from fedclass.report.tables import Table
 
-    found = [folder.describe() for folder in _federations(store)]
+    found = [folder.describe() for folder in _federations(store, key)]
     if as_json:
         print(json.dumps(found, indent=1))
         return
     for federation in found:
         tasks = ", ".join(f"task {task['task'] + 1}: {task['images']}" for task in federation["tasks"]) or "none"
         notes = [f"images that came with each task: {tasks}", f"teachers kept: {len(federation['teachers'])}"]
+        if federation["forgotten_images"]:
+            notes.append(f"forgotten images, which stay out: {federation['forgotten_images']}")
         notes += [
             f"forgotten on {gone['date']}: {gone['class']} ({gone['count']} exemplars); it stays out of this federation"
             for gone in federation["forgotten"]
@@ -78,21 +107,30 @@ def show(
 def forget(
     store: Store,
     label: Annotated[str | None, typer.Argument(metavar="[CLASS]", help="The name of the class.")] = None,
+    image: Annotated[
+        list[Path] | None, typer.Option(help="An image file, or a copy of it: this image alone. Repeatable.")
+    ] = None,
+    older_than: Annotated[
+        int | None, typer.Option(min=0, help="Exemplars that were chosen more than so many days ago.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All classes, and the models that were kept.")] = False,
     federation: Annotated[str | None, typer.Option(help="Only what is kept for this one. Default: for all.")] = None,
+    key: Key = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Delete a class for good: its exemplars and the lists that name its images.
+    """Delete a class, an image, or old exemplars for good: pixels, and the lists that name them.
 
-    The class then stays out of the federation at this site: images of it that are still in the data folder are neither
+    A class or an image then stays out of the federation at this site: if it is still in the data folder, it is neither
     announced nor learned from. To begin anew instead, remove the federation's folder from the store. Files are
     replaced or unlinked, not overwritten; what models have learned from the images is not undone.
     """
     from fedclass.cli.display import console
+    from fedclass.deploy.images import digests_of
+    from fedclass.deploy.keep import days_ago
 
-    if (label is None) != everything:
-        raise ConfigError("fedclass site forget: give the name of a class, or --all")
-    folders = _federations(store)
+    if sum([label is not None, bool(image), older_than is not None, everything]) != 1:
+        raise ConfigError("fedclass site forget: give the name of a class, --image, --older-than, or --all")
+    folders = _federations(store, key)
     if federation is not None:
         known = [folder.root.name for folder in folders]
         if federation not in known:
@@ -103,19 +141,35 @@ def forget(
         folders = [folder for folder in folders if label in folder.classes()]
         if not folders:
             raise ConfigError(f"{store}: nothing is kept of class {label!r}; there are {', '.join(classes) or 'none'}")
-    what = "everything" if label is None else f"class {label!r}"
+    digests = {digest for file in image or [] for digest in digests_of(file)}
+
+    def delete(folder: "FederationFolder") -> int:
+        if label is not None:
+            return folder.forget(label)
+        if older_than is not None:
+            first = days_ago(older_than)
+            return folder.drop(lambda entry: entry.date >= first)
+        return folder.forget_images(digests) if digests else folder.forget_all()
+
+    what = "everything" if everything else f"class {label!r}" if label is not None else f"{len(image or [])} images"
+    what = what if older_than is None else f"what is older than {older_than} days"
     where = ", ".join(folder.root.name for folder in folders)
     if not yes:
         typer.confirm(f"Delete {what} from {where or 'no federation'}, for good?", abort=True)
     for folder in folders:
         with folder.locked():
-            gone = folder.forget_all() if label is None else folder.forget(label)
-        console.print(f"{folder.root.name}: {what} is deleted, {gone} exemplars", highlight=False, markup=False)
+            gone = delete(folder)
+        verb = "are" if image else "is"
+        console.print(f"{folder.root.name}: {what} {verb} deleted, {gone} exemplars", highlight=False, markup=False)
 
 
-def _federations(store: Path) -> "list[FederationFolder]":
+def _federations(store: Path, key: Path | None) -> "list[FederationFolder]":
     from fedclass.deploy.keep import federations
 
     if not store.is_dir():
         raise ConfigError(f"--store {store}: is no folder; name the one that the site's setting `store` names")
-    return federations(store)
+    if key is None:
+        return federations(store)
+    with needs_flower():
+        from fedclass.deploy.sealed import Seal
+    return federations(store, Seal.read(key))

@@ -51,10 +51,10 @@ def class_files(parent: Path, *, complete: bool = True) -> dict[str, list[Path]]
 
 def read_images(files: Sequence[Path]) -> NDArray[np.uint8]:
     """(N, H, W, C) of at least one file, C = 1 if every picture is gray, else 3."""
-    return _stack([_read(file) for file in files], files)
+    return stack([read_image(file) for file in files], files)
 
 
-def _read(file: Path) -> NDArray[np.uint8]:
+def read_image(file: Path) -> NDArray[np.uint8]:
     """(H, W) if the file is gray, else (H, W, 3)."""
     picture = read_picture(file)
     if picture.mode.startswith(DEEP_MODES):
@@ -62,7 +62,8 @@ def _read(file: Path) -> NDArray[np.uint8]:
     return np.asarray(eight_bits(picture, file))
 
 
-def _stack(pictures: Sequence[NDArray[np.uint8]], files: Sequence[Path]) -> NDArray[np.uint8]:
+def stack(pictures: Sequence[NDArray[np.uint8]], files: Sequence[Path]) -> NDArray[np.uint8]:
+    """(N, H, W, C) of pictures of one size, as read_images does it."""
     size = pictures[0].shape[:2]
     channels = 3 if any(picture.ndim == 3 for picture in pictures) else 1
     images = np.empty((len(pictures), *size, channels), np.uint8)

@@ -1,14 +1,15 @@
 """A site's own images, which come and go."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclass.data.folder import class_files, read_images
+from fedclass.data.folder import read_image, stack
 from fedclass.data.images import Split
 from fedclass.data.readers import read_npz
 from fedclass.errors import DataError
@@ -19,13 +20,16 @@ class Holdings:
     """What a site holds at the moment.
 
     train, held_out: images to learn from, and those to test with; labels are indices into `classes`.  digests: of the
-    training images, by which a site knows again those that it has had.
+    training images, by which a site knows again those that it has had.  present: (class, digest) of all images.
+    skipped: files that are no images of the others' size, and why.
     """
 
     classes: tuple[str, ...]
     train: Split
     held_out: Split
     digests: tuple[str, ...]
+    present: frozenset[tuple[str, str]] = frozenset()
+    skipped: tuple[str, ...] = ()
 
     @property
     def image(self) -> tuple[int, int, int] | None:
@@ -39,23 +43,34 @@ class Holdings:
         """(class, digest) of each training image, in order."""
         return [(self.classes[label], digest) for label, digest in zip(self.train.labels, self.digests, strict=True)]
 
-    def without(self, classes: Collection[str]) -> "Holdings":
-        if not classes:
+    def without(self, classes: Collection[str], images: Collection[str]) -> "Holdings":
+        """classes: names.  images: digests."""
+        if not classes and not images:
             return self
         kept = np.array([name not in classes for name in self.classes], bool)
-        train, held_out = (split.labels[kept[split.labels]] for split in (self.train, self.held_out))
-        chosen = kept[self.train.labels]
-        return Holdings(
-            self.classes,
-            Split(self.train.images[chosen], train),
-            Split(self.held_out.images[kept[self.held_out.labels]], held_out),
-            tuple(digest for digest, keep in zip(self.digests, chosen, strict=True) if keep),
+        chosen = kept[self.train.labels] & np.array([name not in images for name in self.digests], bool)
+        tested = kept[self.held_out.labels]
+        if images:
+            tested &= np.array([digest(image) not in images for image in self.held_out.images], bool)
+        return replace(
+            self,
+            train=Split(self.train.images[chosen], self.train.labels[chosen]),
+            held_out=Split(self.held_out.images[tested], self.held_out.labels[tested]),
+            digests=tuple(name for name, keep in zip(self.digests, chosen, strict=True) if keep),
+            present=frozenset(one for one in self.present if one[0] not in classes and one[1] not in images),
         )
 
 
 def digest(pixels: NDArray[np.uint8]) -> str:
     """Identity of an image: its shape and its pixels, whatever file they came from."""
     return hashlib.sha256(repr(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes()).hexdigest()
+
+
+def digests_of(file: Path) -> set[str]:
+    """Of a picture in a file: as it is, and as it becomes among pictures in colour."""
+    picture = read_image(file)
+    shapes = [picture] if picture.ndim == 3 else [picture[..., None], np.repeat(picture[..., None], 3, axis=2)]
+    return {digest(pixels) for pixels in shapes}
 
 
 FEW, LEAST = 5, 2  # images of a class that are held out at least, if there are as many
@@ -78,17 +93,21 @@ def read_holdings(path: Path, *, holdout: float) -> Holdings:
     holdout: the share of training images to test with where there is no test split. An image is among them or not by
     its pixels, so that others may come and go.
     """
+    skipped: list[str] = []
     try:
-        classes, train, test = _read_npz(path) if path.is_file() else _read_folders(path)
+        classes, train, test = _read_npz(path) if path.is_file() else _read_folders(path, skipped)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     digests = [digest(image) for image in train.images]
+    present = {(classes[label], name) for label, name in zip(train.labels, digests, strict=True)}
     if test is None:
         held = _held_out(digests, train.labels, holdout) if holdout else np.zeros(len(digests), bool)
         test = Split(train.images[held], train.labels[held])
         train = Split(train.images[~held], train.labels[~held])
         digests = [name for name, out in zip(digests, held, strict=True) if not out]
-    return Holdings(classes, train, test, tuple(digests))
+    else:
+        present |= {(classes[label], digest(image)) for label, image in zip(test.labels, test.images, strict=True)}
+    return Holdings(classes, train, test, tuple(digests), frozenset(present), tuple(skipped))
 
 
 def _held_out(digests: Sequence[str], labels: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
@@ -108,17 +127,45 @@ def _read_npz(path: Path) -> tuple[tuple[str, ...], Split, Split | None]:
     return classes, train, test if len(test) else None
 
 
-def _read_folders(root: Path) -> tuple[tuple[str, ...], Split, Split | None]:
+def _read_folders(root: Path, skipped: list[str]) -> tuple[tuple[str, ...], Split, Split | None]:
+    """One bad file must not keep a site out: what is no image of the size that most have is left out and named."""
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; it is the site's setting data")
     tested = (root / "test").is_dir() and (root / "train").is_dir()
-    train = class_files(root / "train" if (root / "train").is_dir() else root, complete=False)
-    test = class_files(root / "test", complete=False) if tested else {}
+    train = _class_files(root / "train" if (root / "train").is_dir() else root, skipped)
+    test = _class_files(root / "test", skipped) if tested else {}
     classes = tuple(sorted({*train, *test}))
-    files = [file for split in (train, test) for paths in split.values() for file in paths]
-    images = read_images(files) if files else np.empty((0, 1, 1, 1), np.uint8)
+    pictures: dict[Path, NDArray[np.uint8]] = {}
+    for file in (file for split in (train, test) for paths in split.values() for file in paths):
+        try:
+            pictures[file] = read_image(file)
+        except DataError as error:
+            skipped.append(str(error))
+    sizes = Counter(picture.shape[:2] for picture in pictures.values())
+    usual = max(sizes, key=lambda size: (sizes[size], size), default=(1, 1))
+    for file, picture in pictures.items():
+        if picture.shape[:2] != usual:
+            height, width = picture.shape[:2]
+            skipped.append(f"{file}: is {width}x{height} pixels, and most are {usual[1]}x{usual[0]}; resize it")
+    of_split = [
+        [file for paths in split.values() for file in paths if file in pictures and pictures[file].shape[:2] == usual]
+        for split in (train, test)
+    ]
+    files = of_split[0] + of_split[1]
+    images = stack([pictures[file] for file in files], files) if files else np.empty((0, 1, 1, 1), np.uint8)
     label_of = {name: label for label, name in enumerate(classes)}
     labels = np.array([label_of[file.parent.name] for file in files], np.int64)
-    border = sum(map(len, train.values()))
+    border = len(of_split[0])
     held_out = Split(images[border:], labels[border:]) if tested else None
     return classes, Split(images[:border], labels[:border]), held_out
+
+
+def _class_files(parent: Path, skipped: list[str]) -> dict[str, list[Path]]:
+    """Class name -> its files, both sorted; hidden ones are passed over."""
+    found: dict[str, list[Path]] = {}
+    for entry in sorted(entry for entry in parent.iterdir() if not entry.name.startswith(".")):
+        if entry.is_dir():
+            found[entry.name] = sorted(file for file in entry.iterdir() if not file.name.startswith("."))
+        else:
+            skipped.append(f"{entry}: lies beside the class folders; move it into one of them, or away")
+    return found

@@ -5,26 +5,27 @@
       task-0003.json            the images that came with a task: class and SHA-256 of the pixels, in order
       state-0003.safetensors    the exemplars after that task: pixels, and a ledger of what they are and since when
       teacher-<sha256>.safetensors   the global model after a task
-      forgotten.json            classes that the owner has had deleted; they stay out of this federation
+      forgotten.json            classes and images that the owner has had deleted; they stay out of this federation
 
 Tasks count from 0. Every file says its own SHA-256, and is written atomically. Callers hold the lock while they write.
+With a seal, all of them are encrypted; what was written without one is read, and encrypted by `seal_all`.
 """
 
 import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from filelock import FileLock
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from fedclass.errors import ClientError
@@ -32,9 +33,13 @@ from fedclass.models.weights import plain
 from fedclass.runs.layout import write_atomically
 from fedclass.wire import Weights, sha256
 
+if TYPE_CHECKING:  # needs cryptography, which a store that is not encrypted can do without
+    from fedclass.deploy.sealed import Seal
+
 STATES = 3  # of the last tasks: a server may go back to an earlier checkpoint
 TEACHERS = 2
 OWNER_ONLY = 0o600
+SEALED = b"fedclass sealed 1\n"  # how an encrypted file begins
 
 Arrival = tuple[str, str]  # class, SHA-256 of the pixels
 
@@ -64,14 +69,15 @@ class KeptState:
     made_with: str
 
     def without(self, label: str) -> "KeptState":
-        kept = [at for at, entry in enumerate(self.ledger) if entry.label != label]
-        return KeptState(
-            self.tasks,
-            tuple(name for name in self.classes if name != label),
-            tuple(self.ledger[at] for at in kept),
-            self.images[kept],
-            self.made_with,
+        return replace(
+            self.keeping(lambda entry: entry.label != label),
+            classes=tuple(name for name in self.classes if name != label),
         )
+
+    def keeping(self, wanted: Callable[[Entry], bool]) -> "KeptState":
+        """With the exemplars that are wanted; the classes stay."""
+        kept = [at for at, entry in enumerate(self.ledger) if wanted(entry)]
+        return replace(self, ledger=tuple(self.ledger[at] for at in kept), images=self.images[kept])
 
 
 @dataclass(frozen=True)
@@ -87,14 +93,18 @@ def today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
-def federations(store: Path) -> list["FederationFolder"]:
+def days_ago(days: int) -> str:
+    return (date.fromisoformat(today()) - timedelta(days=days)).isoformat()
+
+
+def federations(store: Path, seal: "Seal | None" = None) -> list["FederationFolder"]:
     """Sorted by name."""
-    return [FederationFolder(path.parent) for path in sorted(store.glob("*/site.json"))]
+    return [FederationFolder(path.parent, seal) for path in sorted(store.glob("*/site.json"))]
 
 
 class FederationFolder:
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, seal: "Seal | None" = None) -> None:
+        self.root, self.seal = root, seal
 
     def claim(self, site: str) -> None:
         """Two sites with one store would take each other's exemplars for their own."""
@@ -149,8 +159,8 @@ class FederationFolder:
     def state(self, tasks: int) -> KeptState:
         path = self._state(tasks)
         try:
-            with safe_open(path, framework="numpy") as file:
-                metadata, images = file.metadata() or {}, file.get_tensor("images")
+            data = self._read(path)
+            metadata, images = _metadata(data), load(data)["images"].numpy()
             content = json.loads(metadata["content"])
             if _state_digest(metadata["content"], images) != metadata["sha256"]:
                 raise ValueError("it does not match its SHA-256")
@@ -189,8 +199,8 @@ class FederationFolder:
     def teacher(self, name: str) -> Weights | None:
         """The model of this SHA-256, if it was kept and is whole."""
         try:
-            weights = load(self._teacher(name).read_bytes())
-        except (FileNotFoundError, SafetensorError):
+            weights = load(self._read(self._teacher(name)))
+        except (FileNotFoundError, SafetensorError, ValueError):
             return None
         return weights if sha256(weights) == name else None
 
@@ -216,16 +226,42 @@ class FederationFolder:
         path = self.root / "forgotten.json"
         return [Forgotten(**entry) for entry in self._read_json(path)["classes"]] if path.exists() else []
 
+    def forgotten_images(self) -> list[str]:
+        """SHA-256 of the pixels."""
+        path = self.root / "forgotten.json"
+        return list(self._read_json(path).get("images", [])) if path.exists() else []
+
+    def _note_forgotten(self, classes: Sequence[Forgotten], images: Sequence[str]) -> None:
+        noted = {"classes": [asdict(entry) for entry in classes], "images": sorted(images)}
+        self._write_json(self.root / "forgotten.json", noted)
+        for part in self.root.glob("*.part"):  # of a write that a crash has ended
+            part.unlink()
+
+    def drop(self, wanted: Callable[[Entry], bool]) -> int:
+        """Delete the exemplars that are not wanted from all states; returns how many different ones that were."""
+        gone = set[str]()
+        for state in [self.state(tasks) for tasks in self.states()]:
+            left = state.keeping(wanted)
+            if len(left.ledger) < len(state.ledger):
+                gone |= {entry.sha256 for entry in state.ledger if not wanted(entry)}
+                self._write_state(left)
+        return len(gone)
+
+    def forget_images(self, digests: Collection[str]) -> int:
+        """Delete images from all states and lists; they stay out, also if their files are still there."""
+        self._note_forgotten(self.forgotten(), [*{*self.forgotten_images(), *digests}])
+        gone = self.drop(lambda entry: entry.sha256 not in digests)
+        for task in self.tasks():
+            self.fix_arrivals(task, [arrival for arrival in self._listed(task) if arrival[1] not in digests])
+        return gone
+
     def forget(self, label: str) -> int:
         """Delete a class from all states and lists, for good; returns how many different exemplars that were."""
         states = [self.state(tasks) for tasks in self.states()]
         gone = {entry.sha256 for state in states for entry in state.ledger if entry.label == label}
         known = [entry for entry in self.forgotten() if entry.label != label]
         before = sum(entry.exemplars for entry in self.forgotten() if entry.label == label)
-        entries = [*known, Forgotten(label, today(), before + len(gone))]
-        self._write_json(self.root / "forgotten.json", {"classes": [asdict(entry) for entry in entries]})
-        for part in self.root.glob("*.part"):  # of a write that a crash has ended
-            part.unlink()
+        self._note_forgotten([*known, Forgotten(label, today(), before + len(gone))], self.forgotten_images())
         for state in states:
             self._write_state(state.without(label))
         for task in self.tasks():
@@ -268,6 +304,7 @@ class FederationFolder:
             "forgotten": [
                 {"class": entry.label, "count": entry.exemplars, "date": entry.date} for entry in self.forgotten()
             ],
+            "forgotten_images": len(self.forgotten_images()),
         }
 
     def classes(self) -> list[str]:
@@ -282,7 +319,24 @@ class FederationFolder:
         return sorted(int(match[1]) for match in found if match)
 
     def _write(self, path: Path, content: bytes) -> None:
-        write_atomically(path, content, mode=OWNER_ONLY)
+        closed = content if self.seal is None else self.seal.close(content, path.name)
+        write_atomically(path, closed, mode=OWNER_ONLY)
+
+    def _read(self, path: Path) -> bytes:
+        content = path.read_bytes()
+        if not content.startswith(SEALED):
+            return content
+        if self.seal is None:
+            raise ValueError("it is encrypted; name the key, the site's setting store_key")
+        return self.seal.open(content, path.name)
+
+    def seal_all(self) -> int:
+        """Encrypt what is not; returns how many files that were."""
+        plain = [path for path in self.root.glob("*.*") if not path.name.startswith(".") and path.suffix != ".part"]
+        found = [path for path in plain if not path.read_bytes().startswith(SEALED)]
+        for path in found:
+            self._write(path, path.read_bytes())
+        return len(found)
 
     def _write_json(self, path: Path, content: Mapping[str, Any]) -> None:
         whole = {"sha256": _json_digest(content), **content}
@@ -290,7 +344,7 @@ class FederationFolder:
 
     def _read_json(self, path: Path) -> dict[str, Any]:
         try:
-            content: dict[str, Any] = json.loads(path.read_bytes())
+            content: dict[str, Any] = json.loads(self._read(path))
             if content.pop("sha256") != _json_digest(content):
                 raise ValueError("it does not match its SHA-256")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -304,6 +358,12 @@ class FederationFolder:
             "forgotten": "the classes it names may then come back",
         }.get(path.name.split("-")[0].split(".")[0], "it is then written anew")
         return ClientError(f"{path}: damaged ({error}); restore it from a backup, or remove it ({lost})")
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    """Of a safetensors file."""
+    found: dict[str, str] = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+    return found
 
 
 def _json_digest(content: Mapping[str, Any]) -> str:

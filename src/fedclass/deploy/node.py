@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 from fedclass.deploy.answer import respond
 from fedclass.deploy.commands import QUIET, supernode
 from fedclass.deploy.executor import Answer, Executor, check_flower
+from fedclass.deploy.keep import federations
 from fedclass.deploy.log import asked, printable, sent
 from fedclass.deploy.processes import end_with_parent, free_port, kill_group
 from fedclass.deploy.settings import SiteSettings
@@ -71,7 +72,7 @@ class NodeSettings:
                 if not Path(table[key]).is_file():
                     raise ConfigError(f"{path}: {key} = {given!r}: no such file")
         if isinstance(table["site"], dict):
-            for key in ("data", "store"):
+            for key in ("data", "store", "store_key", "store-key"):
                 given = table["site"].get(key)
                 if isinstance(given, str) and given and not given.startswith("~"):
                     table["site"][key] = str((path.parent / given).absolute())
@@ -96,18 +97,23 @@ def run_node(settings: NodeSettings, *, insecure: bool, say: Say) -> None:
             "a site needs ca and key in its file, for TLS and to show who it is (`fedclass deploy keys` makes them); "
             "--insecure does without, in plain text"
         )
+    config = SiteSettings.read(settings.site)
     if settings.key and not insecure:
         check_private(Path(settings.key))
-    config = SiteSettings.read(settings.site)
     os.umask(0o077)  # whatever is written from here on is the owner's alone
     log = Log(say)
+    site = Site(config, log)
     if insecure:
         log("warning: plain text; whoever is on the way can read and change what is sent")
     with alone(config):
         secret = secrets.token_bytes(32)
         write_atomically(config.store / SECRET, secret, mode=0o600)
         words = _command(settings, config.store / SECRET, insecure=insecure)
-        with Executor(answering(Site(config), settings.superlink, log), secret, log) as executor:
+        if site.seal is not None:
+            for folder in federations(config.store, site.seal):
+                with folder.locked():
+                    folder.seal_all()
+        with Executor(answering(site, settings.superlink, log), secret, log) as executor:
             log(f"site {config.name}: images in {config.data}, state in {config.store}, server {settings.superlink}")
             ends = 0
             while True:
@@ -208,8 +214,8 @@ MEANING = {
     "[code: 2004]": "the server does not know this site's key; or it takes the site for connected still, for a minute "
     "after it was cut off; or another process uses the key",
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not one that `ca` vouches for",
-    "401 Unauthorized": "the server no longer accepts this site's key, or its clock differs from this one's",
 }
+TURNED_AWAY = "the server no longer accepts this site's key, or the clocks of the two differ"  # Flower ends with code 0
 
 
 def _supernode(words: list[str], executor: Executor, connection: Connection) -> str:
@@ -234,7 +240,8 @@ def _supernode(words: list[str], executor: Executor, connection: Connection) -> 
         if executor.broken.is_set():
             return "a task could not be answered"
         listener.join(ENDING)
-        return connection.reason or f"code {process.returncode}; {connection.path} has what Flower said"
+        unknown = f"code {process.returncode}; {connection.path} has what Flower said"
+        return connection.reason or (unknown if process.returncode else TURNED_AWAY)
     finally:
         executor.port = None
         executor.broken.clear()

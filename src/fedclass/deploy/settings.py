@@ -23,6 +23,10 @@ class SiteSettings:
     only tested with, if there is no test split.  evaluate: whether to test models for the server at all.  device:
     "cpu", "cuda", or "auto".  allow: models and methods, package.module:name, that the server may name besides those
     that come along.
+
+    Limits that the owner sets, whatever the recipe says: max_exemplars: kept in all; none: as the recipe says.
+    retention_days: after which exemplars are deleted; 0: never.  min_images: in an update, if there are fewer none is
+    sent.  store_key: a file with 32 random bytes, with which the store is encrypted; none: it is not.
     """
 
     name: str
@@ -33,6 +37,10 @@ class SiteSettings:
     evaluate: bool = True
     device: str = "auto"
     allow: tuple[str, ...] = ()
+    max_exemplars: int | None = None
+    retention_days: int = 0
+    min_images: int = 0
+    store_key: Path | None = None
 
     def __post_init__(self) -> None:
         if not FILE_NAME.fullmatch(self.name):
@@ -54,6 +62,9 @@ class SiteSettings:
             raise ConfigError(f"site {self.name}: announce = {self.announce!r}: must be one of {options}")
         if not 0 <= self.holdout < 1:
             raise ConfigError(f"site {self.name}: holdout = {self.holdout}: must be from 0 (none) to below 1")
+        for key in ("max_exemplars", "retention_days", "min_images"):
+            if (getattr(self, key) or 0) < 0:
+                raise ConfigError(f"site {self.name}: {key} = {getattr(self, key)}: must be a whole number from 0 on")
         for allowed in self.allow:
             if not re.fullmatch(r"[\w.]+:\w+", allowed):
                 raise ConfigError(f"site {self.name}: allow = {allowed!r}: write package.module:name")
@@ -62,7 +73,11 @@ class SiteSettings:
     @classmethod
     def read(cls, mapping: Mapping[str, Any]) -> Self:
         """From a node's configuration: flat, kebab-case keys, plain values; `allow` is separated by commas."""
-        kinds: dict[str, tuple[type, ...]] = {"holdout": (int, float), "evaluate": (bool,)}
+        kinds: dict[str, tuple[type, ...]] = {
+            "holdout": (int, float),
+            "evaluate": (bool,),
+            **dict.fromkeys(("max_exemplars", "retention_days", "min_images"), (int,)),
+        }
         known = [field.name for field in fields(cls)]
         given: dict[str, Any] = {}
         for key, value in mapping.items():
@@ -79,7 +94,8 @@ class SiteSettings:
         for name in ("name", "data", "store"):
             if not given.get(name):
                 raise ConfigError(f'site: {name} is missing; set it in the node\'s configuration, as {name}="..."')
-            if name != "name":
+        for name in ("data", "store", "store_key"):
+            if name in given:
                 given[name] = _path(given[name], name)
         if "allow" in given:
             given["allow"] = tuple(part.strip() for part in given["allow"].split(",") if part.strip())

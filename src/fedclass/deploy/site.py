@@ -7,20 +7,24 @@ come from, and that nothing which the server sends is believed.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from fedclass.data.images import ImageSet, Split
-from fedclass.data.memory import Exemplars
+from fedclass.data.memory import Exemplars, MemorySettings
 from fedclass.data.partition import Index
 from fedclass.deploy.check import Accepted, Refused, accept, check_federation
 from fedclass.deploy.images import Holdings, Signature, read_holdings, signature
-from fedclass.deploy.keep import Entry, FederationFolder, KeptState, today
+from fedclass.deploy.keep import Entry, FederationFolder, KeptState, days_ago, today
+from fedclass.deploy.log import printable
 from fedclass.deploy.settings import SiteSettings
 from fedclass.errors import ClientError
+from fedclass.experiment.config import Experiment
 from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.runner import one_thread
 from fedclass.federation.client import Client, chosen_device, failures_named
@@ -29,6 +33,10 @@ from fedclass.federation.store import ClientState
 from fedclass.rng import seed_streams, streams_restored
 from fedclass.wire import Announcement, Job, Plan, Update, Weights, sha256
 
+if TYPE_CHECKING:  # needs cryptography
+    from fedclass.deploy.sealed import Seal
+
+MOST_NAMED = 20  # files, in a site's log
 FEWEST = 2  # what became of one image would be an output for a single sample, and those never leave a site
 
 __all__ = ["Refused", "Site", "SiteSettings", "TeacherMissing"]
@@ -76,8 +84,11 @@ class SiteStore:
 class Site:
     """Images are in `settings.data`, all state is in `settings.store`; a new Site goes on where another one was."""
 
-    def __init__(self, settings: SiteSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: SiteSettings, say: Callable[[str], None] = lambda _: None) -> None:
+        """say: to the site's owner; names of files are for nobody else."""
+        self.settings, self.say = settings, say
+        self.seal = seal_of(settings)
+        self._clean = set[tuple[str, str]]()  # federations, and the day, whose exemplars were looked through
         self._read: tuple[Signature, Holdings] | None = None  # the images, as long as their files do not change
 
     def announce(self, federation: str, task: int) -> Announcement:
@@ -117,13 +128,34 @@ class Site:
             raise ClientError(f"site {self.settings.name}: cannot use {folder.root} ({error})") from error
 
     def _folder(self, federation: str) -> FederationFolder:
-        return FederationFolder(self.settings.store / federation)
+        return FederationFolder(self.settings.store / federation, self.seal)
 
     def _holdings(self) -> Holdings:
         files = signature(self.settings.data)
         if self._read is None or self._read[0] != files:
+            before = self._read[1].skipped if self._read is not None else ()
             self._read = files, read_holdings(self.settings.data, holdout=self.settings.holdout)
+            self._clean.clear()
+            if (skipped := self._read[1].skipped) and skipped != before:
+                self.say("\n".join(skipped_files(skipped, self.settings.data)))
         return self._read[1]
+
+    def _drop_exemplars(self, folder: FederationFolder, holdings: Holdings) -> None:
+        """Those whose file is gone, or that are older than the owner wants."""
+        if (folder.root.name, today()) in self._clean:
+            return
+        if not holdings.present and any(folder.state(tasks).ledger for tasks in folder.states()):
+            # Perhaps the disk with the images is not mounted: nothing is deleted, and nothing is learned from.
+            raise Refused(f"site {self.settings.name}: has exemplars but no images at the moment, and so takes no part")
+        self._clean.add((folder.root.name, today()))
+        if gone := folder.drop(lambda entry: (entry.label, entry.sha256) in holdings.present):
+            self.say(
+                f"{folder.root.name}: {gone} exemplars deleted, because their images are gone from {self.settings.data}"
+            )
+        if self.settings.retention_days:
+            first = days_ago(self.settings.retention_days)
+            if old := folder.drop(lambda entry: entry.date >= first):
+                self.say(f"{folder.root.name}: {old} exemplars deleted, older than {self.settings.retention_days} days")
 
     def _told(self, labels: Iterable[str]) -> dict[str, int | None]:
         """Sorted by name, so that the order tells nothing either."""
@@ -138,17 +170,13 @@ class Site:
 
     def _learn(self, plan: Plan, job: Job, accepted: Accepted, holdings: Holdings, folder: FederationFolder) -> Update:
         made = accepted.experiment
+        self._drop_exemplars(folder, holdings)
         job = self._with_teacher(plan, job, accepted, folder)
         if folder.arrivals(job.task) is None:
             had, known = folder.had_before(job.task), set(plan.classes)
             folder.fix_arrivals(job.task, [a for a in holdings.names() if a[0] in known and a not in had])
         request = _identity(plan, job)
         state = self._state(job, folder, request)
-        if state is not None and len(state.images) and state.images.shape[1:] != tuple(plan.image):
-            raise Refused(
-                f"site {self.settings.name}: its exemplars in {folder.root} are {state.images.shape[1:]} (height, "
-                f"width, channels), but the plan wants {tuple(plan.image)}; let the server name the federation anew"
-            )
         stream, begun, entries = _stream(plan, job, holdings, folder, state)
 
         def keep(after: ClientState) -> None:
@@ -167,16 +195,36 @@ class Site:
             stream,
             made.method,
             train=made.train,
-            memory=made.memory,
+            memory=self._memory(made.memory, len(plan.classes)),
             normalisation=(plan.mean, plan.std),
             build=accepted.build,
             store=SiteStore(begun, keep),
             seed=made.seed,
         )
         update = client.run(job)
+        self._check_size(update, job, made, folder)
         if job.phase == "end_task" and made.method.teacher == "previous task":
             folder.keep_teacher(job.weights)
         return update
+
+    def _memory(self, wanted: MemorySettings, classes: int) -> MemorySettings:
+        """What the recipe wants to be kept, or as little as the owner lets."""
+        most = self.settings.max_exemplars
+        if most is None:
+            return wanted
+        if wanted.per_class is not None:
+            return replace(wanted, per_class=min(wanted.per_class, most // classes))
+        return replace(wanted, per_client=min(wanted.per_client or 0, most))
+
+    def _check_size(self, update: Update, job: Job, made: Experiment, folder: FederationFolder) -> None:
+        """An update from a few images tells a lot about each."""
+        least = self.settings.min_images
+        images = int(update.metrics["samples"]) // made.train.local_epochs if job.phase == "train" else least
+        if update.extras:
+            counts = Counter(entry.label for entry in folder.state(job.task + 1).ledger)
+            images = min(counts.values(), default=0)
+        if images < least:
+            raise Refused(f"site {self.settings.name}: has fewer images for this than its owner wants in an update")
 
     def _with_teacher(self, plan: Plan, job: Job, accepted: Accepted, folder: FederationFolder) -> Job:
         if job.teacher is not None:
@@ -228,8 +276,22 @@ class Site:
         )
 
 
+def seal_of(settings: SiteSettings) -> "Seal | None":
+    if settings.store_key is None:
+        return None
+    from fedclass.deploy.sealed import Seal
+
+    return Seal.read(settings.store_key)
+
+
 def _allowed(holdings: Holdings, folder: FederationFolder) -> Holdings:
-    return holdings.without({entry.label for entry in folder.forgotten()})
+    return holdings.without({entry.label for entry in folder.forgotten()}, set(folder.forgotten_images()))
+
+
+def skipped_files(skipped: Sequence[str], data: Path) -> list[str]:
+    """For the owner: how many, and the first of them."""
+    lines = [f"{len(skipped)} files in {data} are not used:", *(printable(line) for line in skipped[:MOST_NAMED])]
+    return [*lines, f"... and {len(skipped) - MOST_NAMED} more"] if len(skipped) > MOST_NAMED else lines
 
 
 def _identity(plan: Plan, job: Job) -> str:

@@ -14,10 +14,11 @@ import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 
@@ -81,18 +82,19 @@ class Processes:
         self._samples: dict[int, float] = {}  # in each client's last job: how long the next one may take
 
     def __enter__(self) -> Self:
-        self._workers = [self._start() for _ in range(self.count)]
+        try:
+            for _ in range(self.count):
+                with signals_later():
+                    self._workers.append(self._start())
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for worker in self._workers:
-            worker.process.kill()
-        for worker in self._workers:
-            worker.process.join()
-            worker.channel.close()
-        self._workers = []
+        self._end()
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Update]:
         for number, worker in enumerate(self._workers):
@@ -161,11 +163,20 @@ class Processes:
         return _Worker(process, ours)
 
     def _replace(self, number: int) -> None:
-        gone = self._workers[number]
-        gone.process.kill()
-        gone.process.join()
-        gone.channel.close()
-        self._workers[number] = self._start()
+        with signals_later():
+            gone, self._workers[number] = self._workers[number], self._start()
+            gone.process.kill()
+            gone.process.join()
+            gone.channel.close()
+
+    def _end(self) -> None:
+        with signals_later():
+            for worker in self._workers:
+                worker.process.kill()
+            for worker in self._workers:
+                worker.process.join()
+                worker.channel.close()
+            self._workers = []
 
     def _send(self, worker: _Worker, job: Job, position: int) -> None:
         """Weights are sent to a worker once, however many jobs share them."""
@@ -223,7 +234,7 @@ class _OneClient:
 
 
 def _work(channel: Channel, builder: Shared[ClientBuilder]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
+    ignore_interrupts()
     end_with_parent()
     keep_freed_memory()
     torch.set_num_threads(1)
@@ -233,7 +244,7 @@ def _work(channel: Channel, builder: Shared[ClientBuilder]) -> None:
     while True:
         try:
             order, news = channel.receive()
-        except EOFError:
+        except (EOFError, ConnectionResetError):  # whoever gives out jobs is gone
             return
         held = {key: weights for key, weights in (held | news).items() if key in (order.weights, order.teacher)}
         store.state = order.state
@@ -245,7 +256,43 @@ def _work(channel: Channel, builder: Shared[ClientBuilder]) -> None:
         except FedclassError as error:
             error.add_note(traceback.format_exc())
             answer = error
-        channel.send(answer)
+        try:
+            channel.send(answer)
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+
+# Signals: Ctrl-C reaches all processes at once; the first one ends the others, and says so.
+
+
+@contextlib.contextmanager
+def signals_later() -> Iterator[None]:
+    """Ctrl-C and SIGTERM take effect at the end of the block: to start processes in, or to end them.
+
+    A process is then never half started, and whoever has to end it knows of it. From its first moment on, Ctrl-C does
+    nothing to it: it inherits a mask, and calls `ignore_interrupts` once it can.
+    """
+    resource_tracker.ensure_running()  # Python's own; to start it within the block would lift the mask
+    came: list[int] = []
+    handlers: dict[int, Any] = {}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # of this thread, and of processes it starts
+    try:
+        if threading.current_thread() is threading.main_thread():  # in which Python handles all threads' signals
+            for number in (signal.SIGINT, signal.SIGTERM):
+                handlers[number] = signal.signal(number, lambda number, _: came.append(number))
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number in reversed(handlers):
+            signal.signal(number, handlers[number])
+        for caught in came:
+            signal.raise_signal(caught)
+
+
+def ignore_interrupts() -> None:
+    """For a process that was started in `signals_later`: Ctrl-C reaches the parent too, which ends this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def end_with_parent() -> None:

@@ -5,6 +5,7 @@ import os
 import pickle
 import queue
 import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
@@ -12,7 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedclass.engines.inprocess import InProcess
-from fedclass.engines.processes import Processes, end_with_parent, keep_freed_memory
+from fedclass.engines.processes import (
+    Processes,
+    end_with_parent,
+    ignore_interrupts,
+    keep_freed_memory,
+    signals_later,
+)
 from fedclass.engines.shared import Shared
 from fedclass.errors import FedclassError, RunError
 from fedclass.experiment.checkpoint import Checkpoints
@@ -152,8 +159,10 @@ def run_all(
                 beginning[number] = firsts[number]
                 planned = pickle.dumps(experiments[number])
                 arguments = (number, planned, files[number], {**each, **how}, told)
-                running[number] = spawn.Process(target=_work, args=arguments)
-                running[number].start()
+                started = spawn.Process(target=_work, args=arguments)
+                with signals_later():
+                    started.start()
+                    running[number] = started
                 continue
             gone = [number for number, process in running.items() if process.exitcode is not None]
             try:
@@ -174,8 +183,9 @@ def run_all(
             if isinstance(message, RunFinished) or (isinstance(message, TaskStarted) and message.task > 0):
                 beginning.pop(number, None)
     finally:
-        for process in running.values():
-            process.terminate()
+        with signals_later():
+            for process in running.values():
+                process.terminate()
         for process in running.values():
             process.join()
     return failures
@@ -207,7 +217,13 @@ def _work(
     number: int, pickled: bytes, files: Mapping[str, str | None], how: dict[str, Any], told: "Queue[Told]"
 ) -> None:
     """files: the code when all experiments were planned. A process imports it anew, perhaps hours later."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its children
+
+    def stop(*_: object) -> None:
+        told.cancel_join_thread()  # nobody listens any more
+        sys.exit(143)  # unwinds, so that its own workers are ended in order
+
+    signal.signal(signal.SIGTERM, stop)
+    ignore_interrupts()
     end_with_parent()
     keep_freed_memory()
     try:

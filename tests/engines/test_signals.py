@@ -1,0 +1,197 @@
+"""Ctrl-C, SIGTERM and kill -9, at any moment: one line, no process left behind, nothing half written."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedclass.engines.processes import signals_later
+from waiting import alive, below, session, wait_until
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc"),
+]
+
+NESTED = ["--methods", "fedavg,fedwa", "--workers", "2"]  # the first task is learned once, by a process with workers
+
+
+def settings(overrides: list[str]) -> list[str]:
+    return [word for override in overrides for word in ("--set", override)]
+
+
+# A long run, started once; each trial is a copy of it in a session of its own, as a terminal would start it.
+TRIALS = """
+import os, sys
+import torch
+import fedclass.cli, fedclass.experiment.compare, fedclass.report.tables, fedclass.sinks
+torch.set_num_threads(1)
+print("ready", flush=True)
+for line in sys.stdin:
+    name = line.strip()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        for file, mode in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{name}.{mode}", os.O_WRONLY | os.O_CREAT), file)
+        os.close(0)
+        sys.argv = ["fedclass", "compare", *sys.argv[1:], "--out", name]
+        code = 0
+        try:
+            fedclass.cli.main()
+        except SystemExit as error:
+            code = error.code
+        sys.stdout.flush()
+        os._exit(code or 0)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture
+def trials(tiny_settings: list[str], tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    words = settings([*tiny_settings, "train.rounds=100000"])
+    with subprocess.Popen(
+        [sys.executable, "-c", TRIALS, *NESTED, *words],
+        cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        assert process.stdin
+        process.stdin.close()
+
+
+def test_an_interrupt_of_all_processes_at_any_moment_ends_in_one_line(
+    trials: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    """While the first process starts, while that one starts its workers, while they work; then some time later."""
+    assert trials.stdin
+    assert trials.stdout
+    chance = random.Random(0)
+    for number, processes in enumerate((2, 2, 3, 4, 4)):  # in the session, with Python's own
+        name = f"trial-{number}"
+        print(name, file=trials.stdin, flush=True)
+        leader = int(trials.stdout.readline())
+        wait_until(lambda: len(below(leader)) >= processes, f"{processes} processes")  # noqa: B023
+        time.sleep(chance.uniform(0, 1))
+        os.killpg(leader, signal.SIGINT)
+        assert int(trials.stdout.readline()) == 130
+        wait_until(lambda: not session(leader), "the end of all processes")  # noqa: B023
+        said = (tmp_path / f"{name}.err").read_text()
+        assert said == f"stopped; to go on, type the same again with --out {name}\n"
+
+
+def test_what_other_processes_hear_of_an_interrupt_changes_nothing(tiny_settings: list[str], tmp_path: Path) -> None:
+    """Each gets it over and over, from its first moment to its last; the first one, which would end them, does not."""
+    words = settings([*tiny_settings, "train.rounds=3", "train.local_epochs=36"])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedclass", "compare", *NESTED, *words, "--out", "both"],
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    interrupted: dict[int, int] = {}
+    while process.poll() is None:
+        for pid in below(process.pid):
+            try:
+                os.kill(pid, signal.SIGINT)
+            except ProcessLookupError:
+                continue
+            interrupted[pid] = interrupted.get(pid, 0) + 1
+        time.sleep(0.002)
+    assert process.stderr
+    with process.stderr as stream:
+        assert stream.read() == ""
+    assert process.returncode == 0
+    assert len(interrupted) >= 4
+    assert sum(interrupted.values()) > 100
+    assert (tmp_path / "both" / "results.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "number", "code"),
+    [
+        ("run", signal.SIGINT, 130),
+        ("compare", signal.SIGTERM, 143),
+        ("run", signal.SIGKILL, -9),
+    ],
+)
+def test_a_signal_to_the_first_process_ends_all_of_them(
+    command: str, number: signal.Signals, code: int, tiny_settings: list[str], tmp_path: Path
+) -> None:
+    words = settings([*tiny_settings, "train.rounds=100000"])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedclass", command, *words, "--workers", "2", "--out", "out"],
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    events = tmp_path / "out" / ("" if command == "run" else "fedavg-s0") / "events.jsonl"
+    wait_until(
+        lambda: process.poll() is not None or (events.exists() and events.read_text().count("RoundFinished") > 2),
+        "three rounds",
+    )
+    assert len([pid for pid in below(process.pid) if alive(pid)]) >= (3 if command == "run" else 4)
+    process.send_signal(number)
+    _, errors = process.communicate()  # until the last process has closed it
+    assert process.returncode == code
+    how = "type: fedclass run --resume out" if command == "run" else "type the same again with --out out"
+    assert errors == ("" if number == signal.SIGKILL else f"stopped; to go on, {how}\n")
+    wait_until(lambda: not session(process.pid), "the end of all processes")
+    lines = events.read_text().splitlines(keepends=True)
+    assert all(json.loads(line) for line in lines if line.endswith("\n"))
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.suffix == ".tmp"]
+
+
+# The block in which processes start and end.
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_for_the_end_of_the_block(number: signal.Signals) -> None:
+    heard: list[str] = []
+    before = signal.signal(number, lambda *_: heard.append("signal"))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    try:
+        with signals_later():
+            os.kill(os.getpid(), number)
+            sender = threading.Thread(target=os.kill, args=(os.getpid(), number))  # which has no mask of its own
+            sender.start()
+            sender.join()
+            heard.append("end")
+        assert heard[:2] == ["end", "signal"]
+        os.kill(os.getpid(), number)
+        assert len(heard) >= 3, "handled at once again"
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask
+    finally:
+        signal.signal(number, before)
+
+
+def test_an_interrupt_within_the_block_is_an_interrupt_after_it() -> None:
+    done = False
+    with pytest.raises(KeyboardInterrupt), signals_later():  # noqa: PT012
+        os.kill(os.getpid(), signal.SIGINT)
+        done = True
+    assert done
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_another_thread_than_the_first_may_start_processes_too() -> None:
+    """Only the first one hears signals, and keeps hearing them."""
+    seen: list[str] = []
+
+    def start() -> None:
+        with signals_later():
+            code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+            seen.append(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    assert seen == ["True\n"]
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
