@@ -281,11 +281,12 @@ def test_a_cap_with_a_minimum_draws_again_and_gives_up_in_the_end():
 def test_shares_of_zero_that_leave_a_class_to_full_clients_are_drawn_again_or_refused():
     """A tiny alpha gives a class to one client. Here two clients have room for one of two classes each."""
     targets = np.repeat([0, 1], 50)
-    wanted = PartitionSettings(kind="fedml", clients=2, alpha=1e-4, min_size=0)
+    wanted = PartitionSettings(kind="fedml", clients=2, alpha=1e-9, min_size=0)
     for seed in range(8):
         assert [len(share) for share in shares_of(wanted, targets, seed=seed, tasks=(2,))] == [50, 50]
+    many = np.repeat(np.arange(20), 5)  # that 20 draws hit 20 clients once each: 2e-8
     with pytest.raises(ConfigError, match=r"in each of 100 draws all of some class went to clients that had their"):
-        shares_of(replace(wanted, clients=10, alpha=1e-9))
+        shares_of(replace(wanted, clients=20), many, tasks=(20,))
 
 
 # As the release draws it.
