@@ -32,7 +32,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedclass.methods import FedAvg, FedCLASS
+from fedclass.methods import Declaration, FedAvg, FedCLASS, Outcome, Spec
 
 
 class Net(nn.Module):
@@ -77,31 +77,54 @@ def noise():
 class Everywhere(FedCLASS):
     """Draws in every hook."""
 
-    uploads = ("noise",)
-    selects = "herding"
-    begins_like_fedavg = False
+    def declare(self):
+        noise = {"noise": Spec((1,))}
+        return Declaration(
+            teacher="previous task",
+            select="herding",
+            server={**noise, "start": Spec((1,))},
+            uploads={"train": noise, "end_task": noise},
+            client=noise,
+            rows=noise,
+        )
 
     def loss(self, client, batch):
         return super().loss(client, batch) * (1 + noise() + drawn("generator", client))
 
-    def end_task(self, client, exemplars, labels):
-        return {"noise": torch.tensor([noise() + drawn("generator", client)])}
+    def adjust(self, client, gradient):
+        gradient.mul_(1 + noise())
 
-    def aggregate(self, updates, previous):
+    def end_round(self, client):
+        own = {"noise": torch.tensor([noise() + drawn("generator", client)])}
+        return Outcome(own, own)
+
+    def annotate(self, client, images, labels):
+        return {"noise": torch.rand(len(labels), 1) + noise()}
+
+    def report(self, client, exemplars):
+        drawn_now = torch.tensor([noise() + drawn("generator", client)])
+        return {"noise": drawn_now + client.state.get("noise", 0.0) + exemplars.rows["noise"].sum()}
+
+    def start(self, server):
+        return {"start": torch.tensor([noise()])}
+
+    def aggregate(self, server, updates):
         total, count = None, 0
         for update in updates:  # between two of them, clients may run in this process
             moved = {name: tensor + noise() for name, tensor in update.weights.items()}
             total = moved if total is None else {name: total[name] + moved[name] for name in total}
             count += 1
-        return {name: tensor / count + noise() for name, tensor in total.items()}
+        return {name: tensor / count + noise() for name, tensor in total.items()}, server.state
 
-    def finish_task(self, weights, old_classes):
-        return {name: tensor + noise() for name, tensor in weights.items()}
+    def end_rounds(self, server):
+        moved = server.state["start"].item() + torch.rand(1, generator=server.generator).item() + noise()
+        return {name: tensor + 0.01 * moved for name, tensor in server.weights.items()}, server.state
 
-    def gather(self, extras):
-        return {"noise": torch.stack([extra["noise"] for extra in extras]).mean() + noise()}
+    def end_task(self, server, reports):
+        mean = torch.stack([report["noise"] for report in reports]).mean(dim=0) + noise()
+        return {name: tensor + 0.001 * mean for name, tensor in server.weights.items()}, {**server.state, "noise": mean}
 
-    def predict(self, model, images, extras):
+    def predict(self, model, images, state):
         return model(images) * (1 + torch.rand(model.classes) * np.random.rand() + noise())
 '''
 

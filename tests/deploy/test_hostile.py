@@ -293,17 +293,20 @@ def test_what_is_no_frame_is_refused(record: RecordDict) -> None:
 
 
 def test_a_frame_comes_back_as_it_was() -> None:
-    plan = Plan("f", {"seed": 1}, (0.5,), (0.25,), (8, 8, 3), ("ä", "b"), (2,), None)
-    job = Job(3, 0, 1, "train", {"w": torch.randn(2, 3), "n": torch.tensor(5)}, {"w": torch.ones(1)})
-    frame = codec.job(plan, job, with_teacher=True)
+    plan = Plan("f", {"seed": 1}, (0.5,), (0.25,), (8, 8, 3), ("ä", "b"), (2,), None, None)
+    weights = {"w": torch.randn(2, 3), "n": torch.tensor(5)}
+    job = Job(3, 0, 1, "train", weights, {"w": torch.ones(1)}, {"c": torch.ones(2)})
+    frame = codec.job(plan, job, teacher=True, broadcast=True)
     read = codec.read_ask(Frame.from_record(frame.to_record()))
     assert isinstance(read, tuple)
     assert read[0] == plan
-    assert replace(read[1], weights={}, teacher=None) == replace(job, weights={}, teacher=None)
+    bare = {"weights": {}, "teacher": None, "broadcast": {}}
+    assert replace(read[1], **bare) == replace(job, **bare)
+    assert torch.equal(read[1].broadcast["c"], torch.ones(2))
     assert torch.equal(read[1].weights["w"], job.weights["w"])
     assert read[1].weights["n"].shape == ()
     assert torch.equal(read[1].teacher["w"], torch.ones(1))
-    assert "teacher" not in codec.job(plan, job, with_teacher=False).tensors
+    assert set(codec.job(plan, job, teacher=False, broadcast=False).tensors) == {"weights"}
 
 
 def failing(error: Exception) -> Callable[..., Any]:

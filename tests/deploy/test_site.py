@@ -20,7 +20,7 @@ from deploy.sites import plan_of, write_folder
 from fedclass.deploy.images import digest, read_holdings
 from fedclass.deploy.keep import FederationFolder, today
 from fedclass.deploy.sealed import Seal
-from fedclass.deploy.site import Refused, Site, SiteSettings, TeacherMissing
+from fedclass.deploy.site import Lacking, Refused, Site, SiteSettings
 from fedclass.errors import ClientError, ConfigError
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.machine import fingerprint
@@ -427,12 +427,12 @@ def test_the_teacher_is_kept_and_need_not_be_sent_again(trial: Trial) -> None:
     named = replace(job, teacher=None)
     wanted = trial.site.run(plan, named)
     assert same(trial.site.run(plan, job), wanted)
-    assert trial.folder.teachers() == [plan.teacher]
+    assert trial.folder.attachments("teacher") == [plan.teacher]
     (kept,) = trial.folder.root.glob("teacher-*")
     content = bytearray(kept.read_bytes())
     content[-3] ^= 1
     kept.write_bytes(content)
-    with pytest.raises(TeacherMissing, match=f"site ward-7: has not kept the teacher {str(plan.teacher)[:12]}"):
+    with pytest.raises(Lacking, match=f"site ward-7: has not kept the teacher {str(plan.teacher)[:12]}"):
         trial.site.run(plan, named)
     assert same(trial.site.run(plan, job), wanted)  # sent, it is kept in place of the damaged one
     assert same(trial.site.run(plan, named), wanted)
@@ -440,7 +440,7 @@ def test_the_teacher_is_kept_and_need_not_be_sent_again(trial: Trial) -> None:
 
 def test_a_teacher_that_was_never_seen_is_asked_for_and_nothing_begins(trial: Trial) -> None:
     plan, job = trial.job(1)
-    with pytest.raises(TeacherMissing):
+    with pytest.raises(Lacking):
         trial.site.run(plan, replace(job, teacher=None))
     assert trial.folder.tasks() == []
 
@@ -449,8 +449,8 @@ def test_only_the_newest_two_teachers_are_kept(trial: Trial) -> None:
     trial.folder.root.mkdir(parents=True)
     models = [trial.weights(0, seed=seed) for seed in range(4)]
     for model in models:
-        trial.folder.keep_teacher(model)
-    assert set(trial.folder.teachers()) == {sha256(model) for model in models[2:]}
+        trial.folder.attach("teacher", model)
+    assert set(trial.folder.attachments("teacher")) == {sha256(model) for model in models[2:]}
 
 
 def test_a_kept_model_that_does_not_fit_is_no_teacher(trial: Trial) -> None:
@@ -464,7 +464,7 @@ def test_a_kept_model_that_does_not_fit_is_no_teacher(trial: Trial) -> None:
 def test_a_method_without_a_teacher_leaves_none_behind(tiny: Tiny, tmp_path: Path) -> None:
     trial = Trial(prepare(tiny(method="fedavg")), tmp_path)
     trial.run(0, "end_task")
-    assert trial.folder.teachers() == []
+    assert trial.folder.attachments("teacher") == []
 
 
 # What a site tells.

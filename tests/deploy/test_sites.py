@@ -17,7 +17,7 @@ from deploy.memory_grid import MemoryGrid
 from fedclass.deploy.client_app import app as client_app
 from fedclass.deploy.server_app import app as server_app
 from fedclass.engines.flower.frames import Frame
-from fedclass.errors import ConfigError, RoundError, RunError
+from fedclass.errors import RoundError, RunError
 from fedclass.runs.events import (
     Event,
     RoundFinished,
@@ -224,13 +224,32 @@ def test_test_images_of_the_server_and_of_sites(federation: Federation) -> None:
     assert [sum(row) for row in done.at_sites] == [40 - sum(column) for column in zip(*known.counts, strict=True)]
 
 
-def test_a_method_that_predicts_with_what_the_server_gathers_is_not_tested_at_sites(federation: Federation) -> None:
+def test_sites_test_with_the_method_s_own_rule(federation: Federation) -> None:
+    """FedICARL's class means go to the sites with the model, which they test by nearest mean."""
     federation.site("north", {"ant": 20, "bee": 20})
     federation.site("south", {"ant": 20})
-    with pytest.raises(ConfigError, match=r"test-at = 'sites': fedicarl predicts .* method\.classifier=sigmoid"):
-        federation.run(set="method.name=fedicarl memory.per_client=6", tasks=1)
-    federation.run(set="method.name=fedicarl method.classifier=sigmoid train.rounds=1 memory.per_client=6", tasks=1)
-    assert federation.events(TaskFinished)
+    federation.run(set="method.name=fedicarl memory.per_client=6 train.rounds=1", tasks=1)
+    (done,) = federation.events(TaskFinished)
+    assert sum(map(sum, done.confusion)) > 0
+    frames = [Frame.from_record(message.content) for message in federation.grid.sent]
+    tests = [frame for frame in frames if frame.header.get("job", {}).get("phase") == "evaluate"]
+    assert len(tests) == 2
+    assert all("broadcast" in frame.tensors for frame in tests)
+
+
+def test_a_control_variate_reaches_sites_with_each_round_and_theirs_stay_on_their_disks(
+    federation: Federation,
+) -> None:
+    federation.site("north", {"ant": 20, "bee": 20})
+    federation.site("south", {"ant": 20, "bee": 10})
+    federation.run(set="method.name=scaffold train.rounds=3 train.momentum=0 memory.per_client=6", tasks=1)
+    frames = [Frame.from_record(message.content) for message in federation.grid.sent]
+    jobs = [frame for frame in frames if frame.header.get("job", {}).get("phase") == "train"]
+    assert [frame.header["job"]["round"] for frame in jobs] == [0, 0, 1, 1, 2, 2], "nobody had to be asked twice"
+    assert all("broadcast" in frame.tensors for frame in jobs)
+    for site in ("north", "south"):
+        names = sorted(path.name for path in federation.root.glob(f"store-{site}/*/method-*"))
+        assert names == [f"method-0000-000{round}.safetensors" for round in range(3)]
 
 
 def test_images_of_another_size_do_not_take_part(federation: Federation) -> None:

@@ -51,7 +51,7 @@ def test_an_honest_site_is_listed() -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (Refused("cannot use its images", teacher=False), "cannot use its images"),
+        (Refused("cannot use its images", lacks=False), "cannot use its images"),
         (Update(0, 0, 0, {}, 1, {}), "answered with something else than an announcement"),
         (replace(HONEST, site="../evil"), "calls itself '../evil'; a name has letters, digits, '.', '_' and '-' only"),
         (replace(HONEST, site=""), "calls itself ''; a name has"),
@@ -109,7 +109,7 @@ def test_without_keys_the_later_node_of_a_name_counts() -> None:
     [
         (Update(1, 0, 0, {}, 1, {}), "site north: answers for client 1"),
         (HONEST, "site north: answered with something else than an update"),
-        (Refused("no", teacher=False), "site north: no"),
+        (Refused("no", lacks=False), "site north: no"),
     ],
 )
 def test_what_is_no_update_of_the_client_that_was_asked_is_missing(said: Any, reason: str) -> None:
@@ -120,7 +120,7 @@ def test_what_is_no_update_of_the_client_that_was_asked_is_missing(said: Any, re
     assert list(engine.run([Job(0, 0, 0, "train", {"w": torch.ones(1)}, None)])) == [Missing(0, reason)]
 
 
-PLAN = codec.Plan("trial", {}, (0.5,), (0.5,), (8, 8, 3), ("ant",), (1,), None)
+PLAN = codec.Plan("trial", {}, (0.5,), (0.5,), (8, 8, 3), ("ant",), (1,), None, None)
 
 
 # What comes off the network.
@@ -143,7 +143,7 @@ def reply(content: RecordDict | Error) -> Message:
             "its answer cannot be used: _Update: has other",
         ),
         (Frame({"answer": "shell" * 9999}).to_record(), "its answer cannot be used: answers with 'shellshell"),
-        (codec.refused("no\n" + "x" * 9999, teacher=False).to_record(), "no xxx"),
+        (codec.refused("no\n" + "x" * 9999, lacks=False).to_record(), "no xxx"),
     ],
 )
 def test_what_cannot_be_read_becomes_a_short_reason(content: RecordDict | Error, reason: str) -> None:

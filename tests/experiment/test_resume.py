@@ -18,11 +18,11 @@ import torch
 from fedclass.data.memory import Exemplars
 from fedclass.data.partition import save_partition
 from fedclass.errors import ConfigError, DataError, RunError
-from fedclass.experiment.checkpoint import Checkpoints, GlobalModel, State, Totals
+from fedclass.experiment.checkpoint import Checkpoints, State, Totals
 from fedclass.experiment.compare import run_all, run_one
 from fedclass.experiment.config import Experiment, load
 from fedclass.experiment.setup import prepare
-from fedclass.federation.store import ClientState
+from fedclass.federation.store import ClientState, Kept
 from fedclass.runs.events import (
     Event,
     RoundFinished,
@@ -373,30 +373,36 @@ def test_a_checkpoint_keeps_every_field(tmp_path: Path) -> None:
         task=1,
         round=2,
         weights=weights,
-        last=GlobalModel({"filters": torch.randn(2, 2)}, {"class_means": torch.randn(2, 3)}),
+        last={"filters": torch.randn(2, 2)},
+        method={"class_means": torch.randn(2, 3)},
+        optimizer={"momentum": torch.randn(9)},
         confusions=[np.array([[3, 1], [0, 4]])],
         reached=frozenset({0, 7}),
         totals=Totals(bytes_up=1, bytes_down=2, samples=3, seconds=4.5),
         before_task=Totals(bytes_up=5, bytes_down=6, samples=7, seconds=8.5),
     )
     exemplars = Exemplars({2: np.array([5, 1, 9]), 0: np.array([], np.int64)})
-    clients = {3: ClientState(tasks=2, exemplars=exemplars), 0: ClientState(tasks=1)}
-    kept = Checkpoints(tmp_path / "kept")
-    kept.save(state, clients, changes=0, events=99, made_with={"version": "x"})
+    rows = Kept({"logits": torch.randn(3, 4)}, 4)
+    own = Kept({"control": torch.randn(5)}, 6)
+    clients = {3: ClientState(tasks=2, exemplars=exemplars, rows=rows, method=own), 0: ClientState(tasks=1)}
+    Checkpoints(tmp_path / "kept").save(state, clients, changes=0, events=99, made_with={"version": "x"})
     found = Checkpoints(tmp_path / "kept").load(1)
     for field in fields(State):
-        if field.name not in ("weights", "last", "confusions"):
+        if field.name not in ("weights", "last", "method", "optimizer", "confusions"):
             assert getattr(found.state, field.name) == getattr(state, field.name) != field.default
     assert all(torch.equal(found.state.weights[name], tensor) for name, tensor in weights.items())  # type: ignore[index]
-    assert found.state.last is not None
-    assert state.last is not None
-    assert torch.equal(found.state.last.weights["filters"], state.last.weights["filters"])
-    assert torch.equal(found.state.last.extras["class_means"], state.last.extras["class_means"])
+    for name in ("last", "method", "optimizer"):
+        kept, wanted = getattr(found.state, name), getattr(state, name)
+        assert kept.keys() == wanted.keys() != set()
+        assert all(torch.equal(kept[key], wanted[key]) for key in wanted)
     np.testing.assert_array_equal(found.state.confusions, state.confusions)
     assert (found.events, found.made_with) == (99, {"version": "x"})
     assert found.clients.keys() == clients.keys()
     assert found.clients[0] == ClientState(tasks=1)
     assert found.clients[3].tasks == 2
+    assert torch.equal(found.clients[3].rows.tensors["logits"], rows.tensors["logits"])
+    assert torch.equal(found.clients[3].method.tensors["control"], own.tensors["control"])
+    assert (found.clients[3].rows.classes, found.clients[3].method.classes) == (4, 6)
     for label, images in exemplars.of_class.items():
         np.testing.assert_array_equal(found.clients[3].exemplars.of_class[label], images)
 
