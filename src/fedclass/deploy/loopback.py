@@ -150,7 +150,8 @@ class Loopback:
             if RunDirectory(out).finished:
                 return
             if time.monotonic() - looked > LOOK:
-                if (status := self.status(number)).startswith("finished"):
+                status = self.status(number)
+                if status.startswith("finished") and not RunDirectory(out).finished:  # it may have ended meanwhile
                     raise RunError(f"the run ended early ({status}); {self.log('superlink')} says why")
                 looked = time.monotonic()
             time.sleep(0.2)
