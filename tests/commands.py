@@ -10,20 +10,24 @@ from subprocess import CompletedProcess
 from unittest import mock
 
 from fedclass.cli import main
+from fedclass.cli.display import console
+
+WIDTH = 160  # of what is printed, as in a pipe
 
 
 def called(*words: str, cwd: Path, **environment: str) -> CompletedProcess[str]:
     """What `fedclass WORDS` in the folder cwd prints and returns. What it imports from there stays imported."""
     out, errors = io.StringIO(), io.StringIO()
-    handler = signal.getsignal(signal.SIGTERM)
+    handler, width = signal.getsignal(signal.SIGTERM), console.width
     with (
         contextlib.chdir(cwd),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(errors),
-        mock.patch.dict(os.environ, environment),
+        mock.patch.dict(os.environ, {"COLUMNS": str(WIDTH), **environment}),
         mock.patch.object(sys, "argv", ["fedclass", *words]),
         mock.patch.object(sys, "path", [*sys.path]),
     ):
+        console.width = WIDTH
         try:
             main()
             code = 0
@@ -31,4 +35,5 @@ def called(*words: str, cwd: Path, **environment: str) -> CompletedProcess[str]:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         finally:
             signal.signal(signal.SIGTERM, handler)
+            console.width = width
     return CompletedProcess(words, code, out.getvalue(), errors.getvalue())

@@ -1,7 +1,9 @@
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -9,10 +11,26 @@ import torch
 from fedclass.experiment.config import Experiment, load
 from users import Project
 
+# No limit of time, which would be one on how busy the machine is; pytest's own is for what hangs.
+hypothesis.settings.register_profile(
+    "fedclass", max_examples=50, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("fedclass")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that mostly wait for real processes go first: the others fill the time meanwhile."""
-    items.sort(key=lambda item: "test_loopback" not in item.nodeid)
+    """The longest go first, so that no worker is left with one of them at the end."""
+    longest = ("test_loopback", "test_signals", "test_security")
+    items.sort(key=lambda item: not item.nodeid.split("::")[0].endswith(tuple(f"{name}.py" for name in longest)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What this machine lacks, each once, with what to do about it: that is what reasons to skip say."""
+    reasons = Counter(str(report.longrepr[-1]) for report in terminalreporter.stats.get("skipped", []))
+    if reasons:
+        terminalreporter.section("not tested on this machine")
+    for reason, count in sorted(reasons.items()):
+        terminalreporter.line(f"{count} test{'s' * (count > 1)}: {reason.removeprefix('Skipped: ')}")
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ def test_every_public_name_is_there_and_no_other_is_promised() -> None:
 
 def test_importing_fedclass_and_reading_results_does_not_import_torch() -> None:
     code = "import sys, fedclass, fedclass.runs.results, fedclass.report.tables; assert 'torch' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_the_python_api_runs_an_experiment(tiny_settings: list[str], tmp_path: Path) -> None:

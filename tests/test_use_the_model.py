@@ -1,7 +1,6 @@
 """docs/use-the-model.md, carried out from the first block to the last."""
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -9,10 +8,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
+from commands import called
+
 PAGE = Path(__file__).parents[1] / "docs" / "use-the-model.md"
-FEDCLASS = [sys.executable, "-c", "from fedclass.cli import main; main()"]
 
 
 def write_photos(root: Path) -> None:
@@ -29,21 +30,25 @@ def write_photos(root: Path) -> None:
     Image.fromarray(rng.integers(0, 65536, (20, 20)).astype(np.uint16)).save(root / "scan.tif")
 
 
+@pytest.mark.slow
 def test_every_block_of_the_page_works(tmp_path: Path) -> None:
     write_photos(tmp_path)
     blocks = re.findall(r"```(\w*)\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert [language for language, _ in blocks] == ["toml", "python", "python", "", "python", "", "", "python"]
-    said, wide = [], {**os.environ, "COLUMNS": "120"}
+    said = []
     for language, block in blocks:
         if language == "toml":
             (tmp_path / "photos.toml").write_text(block)
             continue
         lines = [shlex.split(line) for line in block.splitlines()] if not language else []
         assert all(words[0] == "fedclass" for words in lines)
-        commands = [[*FEDCLASS, *words[1:]] for words in lines] or [[sys.executable, "-c", block]]
-        for command in commands:
-            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, env=wide)
-            assert done.returncode == 0, f"{command}\n{done.stderr}"
+        python = [sys.executable, "-c", block]
+        for done in (
+            [called(*words[1:], cwd=tmp_path) for words in lines]
+            if lines
+            else [subprocess.run(python, cwd=tmp_path, capture_output=True, text=True)]
+        ):
+            assert done.returncode == 0, f"{block}\n{done.stderr}"
             said.append(done.stdout)
     _, table, one, two, many, python, own, half, export, onnx = said
     assert "accuracy_last" in table

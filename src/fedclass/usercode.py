@@ -25,7 +25,14 @@ def _process_start() -> float:
     return time.time() - age
 
 
+def _installed_folders() -> tuple[Path, ...]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = {sysconfig.get_path(name) for name in names} | {*site.getsitepackages(), site.getusersitepackages()}
+    return tuple(Path(folder).resolve() for folder in folders)
+
+
 PROCESS_START = _process_start()
+INSTALLED = _installed_folders()  # found now: the audit hook must not import anything
 
 _imported: dict[str, float] = {}  # modules that were imported while watched, and since when they cannot have changed
 _opened: dict[str, set[str]] = defaultdict(set)  # by module: files that it opened, itself or through others
@@ -43,14 +50,7 @@ def ours_or_installed(module: str, file: str | None) -> bool:
 
 @cache
 def _is_installed(file: str) -> bool:
-    return any(Path(file).resolve().is_relative_to(folder) for folder in _installed_folders())
-
-
-@cache
-def _installed_folders() -> tuple[Path, ...]:
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    folders = {sysconfig.get_path(name) for name in names} | {*site.getsitepackages(), site.getusersitepackages()}
-    return tuple(Path(folder).resolve() for folder in folders)
+    return any(Path(file).resolve().is_relative_to(folder) for folder in INSTALLED)
 
 
 def imported_at(module: str) -> float | None:

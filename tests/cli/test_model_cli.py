@@ -1,9 +1,7 @@
-"""fedclass predict, evaluate and export as a user types them, in processes of their own."""
+"""fedclass predict, evaluate and export as a user types them."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +10,8 @@ import pytest
 from PIL import Image
 
 import fedclass
+from commands import called
 from fedclass.experiment.config import Experiment
-
-FEDCLASS = [sys.executable, "-c", "from fedclass.cli import main; main()"]
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +36,7 @@ def told(place: Path, *words: str) -> str:
 
 
 def run(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "COLUMNS": "120"}
-    return subprocess.run([*FEDCLASS, *words], cwd=place, capture_output=True, text=True, timeout=200, env=env)
+    return called(*words, cwd=place)
 
 
 def refused(place: Path, *words: str, code: int) -> str:

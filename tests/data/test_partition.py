@@ -160,7 +160,6 @@ def test_min_size_takes_the_first_draw_that_is_good_enough():
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.timeout(30)
 def test_draws_are_bounded_and_end_with_advice(monkeypatch):
     drawn = []
     real = module.array_generator

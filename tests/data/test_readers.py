@@ -478,12 +478,15 @@ def real():
     """A folder with cifar-10-batches-bin/, mnist/, emnist47/ (a part of EMNIST) and svhn_sample/."""
     configured = os.environ.get("FEDCLASS_REAL_DATA")
     if not configured:
-        pytest.skip("set FEDCLASS_REAL_DATA to a folder of published files to read them")
+        pytest.skip(
+            "needs published files; to have them: unpack CIFAR-10, MNIST, EMNIST and SVHN below one folder "
+            "(cifar-10-batches-bin, mnist, emnist47, svhn_sample) and set FEDCLASS_REAL_DATA to it"
+        )
     return Path(configured)
 
 
 def existing(path):
-    return path if path.exists() else pytest.skip(f"{path} does not exist")
+    return path if path.exists() else pytest.skip(f"needs {path}, which is not there")
 
 
 def test_real_cifar10(real):

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,12 @@ from fedclass.experiment.config import Experiment
 from fedclass.runs.events import Event, RoundFinished, RunResumed, UpdateMissing, read_events
 from fedclass.runs.layout import RunDirectory
 from fedclass.runs.results import Result
+from waiting import wait_until
 
 Tiny = Callable[..., Experiment]
 
 pytestmark = [
-    pytest.mark.timeout(600),
+    pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes to kill through /proc"),
 ]
 
@@ -45,13 +45,6 @@ def prepared(tmp_path: Path, experiment: Experiment, **config: Any) -> tuple[dic
     usual = {"recipe": str(recipe), "out": str(tmp_path / "there"), "classes-from": "recipe", "min-sites": len(sites)}
     write_app(tmp_path / "app", {**usual, **{key.replace("_", "-"): value for key, value in config.items()}})
     return sites, tmp_path / "app"
-
-
-def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 200) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"waited in vain: {what}"
-        time.sleep(0.1)
 
 
 def checkpoints(out: Path) -> int:

@@ -8,8 +8,7 @@ import shutil
 import ssl
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,18 +20,15 @@ from fedclass.deploy import commands
 from fedclass.deploy.app import write_app
 from fedclass.deploy.keys import Keys, make_keys
 from fedclass.deploy.processes import accepts, free_port
+from waiting import wait_until
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs fedclass[flower]")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs fedclass[flower]"),
+]
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 NGINX_CONF = Path(__file__).parents[2] / "docs" / "deploy" / "nginx.conf"
-
-
-def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 150) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.1)
 
 
 @dataclass(frozen=True)
@@ -50,9 +46,7 @@ class Link:
 
     def flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = ["flwr", *words]
-        return subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=150
-        )
+        return subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
 
     def states(self) -> list[str]:
         listed = self.flwr("supernode", "list", commands.CONNECTION, "--format", "json")
@@ -89,7 +83,7 @@ class Link:
     def refused(self, command: list[str], log: Path) -> str:
         """What a SuperNode says that gives up by itself. Not through a pipe: its children hold that open longer."""
         with self.running(command, log) as process:
-            assert process.wait(150) == 1, log.read_text()
+            assert process.wait() == 1, log.read_text()
         return log.read_text()
 
 
@@ -192,7 +186,7 @@ def test_plain_text_is_refused(link: Link, tmp_path: Path) -> None:
     assert "SuperNode ID:" not in said
 
 
-@pytest.mark.skipif(NGINX is None, reason="needs nginx")
+@pytest.mark.skipif(NGINX is None, reason="needs nginx; to have it: apt-get install nginx")
 def test_the_proxy_lets_sites_in_and_nobody_else(link: Link, stranger: Keys, tmp_path: Path) -> None:
     port = free_port()
     text = NGINX_CONF.read_text()

@@ -79,7 +79,7 @@ class Federation:
             "tasks": 2,
             "poll-seconds": 0.01,
             "ask-every-seconds": 0.1,
-            "wait-seconds": 5.0,
+            "wait-seconds": 600.0,
             "deadline-seconds": 1.0,
         }
         server_app(self.grid, Context(1, 1, {}, RecordDict(), {**usual, **given}))
@@ -290,7 +290,7 @@ def test_a_model_waits_for_the_site_without_which_it_cannot_be_tested(federation
 
     federation.grid.tamper = tamper
     settings = "train.rounds=2 train.local_epochs=1 train.participation=1.0 memory.per_client=6 evaluation.every=1"
-    federation.run(set=settings, wait_seconds=20.0)
+    federation.run(set=settings)
     assert tests[-2:] == [0, 1]  # north first, then south, which is back; north is not asked twice
     last = federation.events(TaskFinished)[-1]
     assert sum(last.confusion[2]) >= 2

@@ -126,7 +126,9 @@ def test_a_finished_run_of_other_code_is_not_shown_as_this_codes(mine: Project, 
     mine.write(helper="F = 30.0")
     with pytest.raises(RunError, match=r"run: its code has changed: helper\.py changed\. .*takes it as it is"):
         went_on(tiny(method="mine:Mine"), root)
-    assert went_on(tiny(method="mine:Mine"), root, changed_code=True)[0] == first
+    shown, warnings = went_on(tiny(method="mine:Mine"), root, changed_code=True)
+    assert shown == first
+    assert warnings == [f"{root}: was made by other code: helper.py changed"]
     with pytest.raises(RunError, match=r"run: its code has changed"):
         run_all([(tiny(), tmp_path / "new"), (tiny(method="mine:Mine"), root)], listen=lambda *_: None)
     assert not (tmp_path / "new").exists(), "refused before anything is begun"

@@ -116,7 +116,7 @@ def test_a_method_of_an_installed_package_is_known_by_the_record_of_its_files(
     site = tmp_path / "site-packages"
     project = Project(site)
     monkeypatch.syspath_prepend(site)
-    monkeypatch.setattr(usercode, "_installed_folders", lambda: (site,))
+    monkeypatch.setattr(usercode, "INSTALLED", (site, *usercode.INSTALLED))
     usercode._is_installed.cache_clear()
     source = METHOD.format(imports="from pack.b import F", within="open('x')", factor="F")
     project.write(**{"pack/__init__": "", "pack/mine": source, "pack/b": "F = 1"})
@@ -278,7 +278,8 @@ def test_code_edited_after_it_was_imported_is_not_what_runs(tiny: Tiny, project:
 def test_a_class_that_a_function_made_depends_on_more_than_its_module_says(tiny: Tiny, project: Project) -> None:
     body = METHOD.format(imports="", within="pass", factor="factor").replace("\n", "\n    ")
     project.write(maker=f"def make(factor):{body}\n    return Mine\n")
-    made = importlib.import_module("maker").make(30)
+    with usercode.watching():
+        made = importlib.import_module("maker").make(30)
     code = known(replace(tiny(), method_name="maker:Mine", method=made()))
     assert code.doubts == ("make.<locals>.Mine is not in its module under this name",)
 

@@ -1,6 +1,6 @@
 """The page in a real browser: no error, every figure drawn, nothing wider than a phone, light and dark.
 
-Skipped, with the reason, where there is no Chromium (Debian: apt-get install chromium).
+Skipped where there is no Chromium.
 """
 
 import json
@@ -17,7 +17,10 @@ from fedclass.report.history import find_runs, read_history
 from fedclass.report.html import build
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs a browser; to have it: apt-get install chromium"),
+]
 
 QUIET = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
@@ -52,9 +55,7 @@ FRAME = """<!DOCTYPE html><body style="margin:0"><pre id="seen"></pre>
 def browse(page: Path, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     profile = folder / f"profile-{len(list(folder.glob('profile-*')))}"
     words = [f"--user-data-dir={profile}", "--enable-logging=stderr", "--virtual-time-budget=5000", *options]
-    return subprocess.run(
-        [str(CHROMIUM), *QUIET, *words, page.as_uri()], capture_output=True, text=True, timeout=120, check=True
-    )
+    return subprocess.run([str(CHROMIUM), *QUIET, *words, page.as_uri()], capture_output=True, text=True, check=True)
 
 
 def complaints(browsed: subprocess.CompletedProcess[str]) -> list[str]:

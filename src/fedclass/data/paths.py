@@ -8,6 +8,7 @@ from fedclass.errors import ConfigError
 def absolute(path: str, *, where: str, base: Path | None = None) -> str:
     """The whole path, from `base` (by default the current folder) on, ~ included. An empty one stays empty."""
     try:
-        return str((base or Path.cwd()) / Path(path).expanduser()) if path else ""
+        whole = Path(path).expanduser()
+        return str(whole if whole.is_absolute() else (base or Path.cwd()) / whole) if path else ""
     except (RuntimeError, OSError) as error:
         raise ConfigError(f"{where}: {path!r}: {error}") from error

@@ -20,7 +20,7 @@ from fedclass.runs.events import Event
 from fedclass.runs.follow import Tail
 from fedclass.runs.layout import RunDirectory
 
-STARTING = 120.0  # seconds that Flower's processes may take to start
+STARTING = 600.0  # seconds that Flower's processes and commands may take, on a busy machine too
 ENDING = 10.0
 LOOK = 20.0  # seconds between two looks whether a run still lives
 
@@ -123,7 +123,7 @@ class Loopback:
 
     def flwr(self, *words: str) -> str:
         done = subprocess.run(
-            ["flwr", *words], cwd=self.root, env=self.environment, capture_output=True, text=True, timeout=120
+            ["flwr", *words], cwd=self.root, env=self.environment, capture_output=True, text=True, timeout=STARTING
         )
         if done.returncode:
             raise RunError(f"flwr {' '.join(words)}: {' '.join((done.stderr or done.stdout).split())}")
@@ -150,7 +150,8 @@ class Loopback:
             if RunDirectory(out).finished:
                 return
             if time.monotonic() - looked > LOOK:
-                if (status := self.status(number)).startswith("finished"):
+                status = self.status(number)
+                if status.startswith("finished") and not RunDirectory(out).finished:  # it may have ended meanwhile
                     raise RunError(f"the run ended early ({status}); {self.log('superlink')} says why")
                 looked = time.monotonic()
             time.sleep(0.2)

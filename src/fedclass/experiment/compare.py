@@ -31,7 +31,7 @@ from fedclass.experiment.setup import Setup, prepare
 from fedclass.experiment.sources import check_code, listed, of_code, sources
 from fedclass.federation.client import chosen_device
 from fedclass.federation.store import MemoryStore
-from fedclass.runs.events import Event, RunFinished, TaskStarted, read_events
+from fedclass.runs.events import Event, RunFinished, TaskStarted, Warned, read_events
 from fedclass.runs.layout import RunDirectory, create
 from fedclass.runs.results import Result
 from fedclass.usercode import watching
@@ -68,10 +68,12 @@ def run_one(
     directory = RunDirectory(Path(root))
     setup: Setup | None
     if go_on and directory.config.exists():
-        setup = left_to_do(experiment, directory, changed_code=changed_code)
+        setup, changed = left_to_do(experiment, directory, changed_code=changed_code)
         if setup is None:
             for event in read_events(directory.events):
                 listen(event)
+            if changed:
+                listen(Warned(message=f"{directory.root}: was made by other code: {listed(changed)}"))
             return Result.read(directory.root).summary
     else:
         setup = prepare(experiment)
@@ -86,25 +88,26 @@ def run_one(
         return run(setup, pool, directory, listen, **how)
 
 
-def left_to_do(experiment: Experiment, directory: RunDirectory, *, changed_code: bool) -> Setup | None:
-    """The experiment that a run directory holds, prepared to go on; None if it is finished.
+def left_to_do(
+    experiment: Experiment, directory: RunDirectory, *, changed_code: bool
+) -> tuple[Setup | None, list[str]]:
+    """The experiment that a run directory holds, prepared to go on, or None if it is finished; and which code changed.
 
     What does not belong together is refused: another recipe, other code, other images. Of a finished run, the images
     are looked at only if they are said to be elsewhere, and the model is built only if it is the user's own.
     """
     moved = check_config(directory, experiment.to_tables())
     if directory.finished and not moved and ":" not in experiment.model.name:
-        check_code(directory, of_code(experiment), changed_code=changed_code)
-        return None
+        return None, check_code(directory, of_code(experiment), changed_code=changed_code)
     check_places(directory, experiment)
-    setup = prepare(experiment)
+    setup, changed = prepare(experiment), list[str]()
     if directory.finished or Checkpoints(directory.checkpoints).numbers():
-        check_code(directory, sources(setup), changed_code=changed_code)
+        changed = check_code(directory, sources(setup), changed_code=changed_code)
     if not directory.finished:
-        return setup
+        return setup, changed
     if moved:
         check_data(directory, setup)
-    return None
+    return None, changed
 
 
 def usual_engine(setup: Setup) -> EngineName:
@@ -200,7 +203,7 @@ def _prepared(
         directory = RunDirectory(root)
         setup: Setup | None
         if directory.config.exists():
-            setup = left_to_do(experiment, directory, changed_code=changed_code)
+            setup, _ = left_to_do(experiment, directory, changed_code=changed_code)
         else:
             setup = prepare(experiment)
         code = of_code(experiment) if setup is None else sources(setup)
