@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 from fedclass.federation.server import MOST_EXAMPLES, rejection, usable
-from fedclass.methods import FedAvg, FedICARL
+from fedclass.methods import SCAFFOLD, FedAvg, FedICARL, Method
+from fedclass.methods.declare import Sizes
 from fedclass.models.weights import MOST, Packed, weighted_mean
 from fedclass.wire import Job, Phase, Update
 
 CLASSES, WIDTH = 3, 4
 PHASES: tuple[Phase, ...] = ("train", "end_task", "evaluate")
-METHOD = FedICARL()  # the one with uploads
+METHOD = FedICARL()  # with uploads at the end of a task
+SIZES = Sizes(classes=CLASSES, features=WIDTH, parameters=32)
 
 
 def weights(value: float = 0.5) -> dict[str, Tensor]:
@@ -43,8 +45,8 @@ def honest(phase: Phase, client: int = 2) -> Update:
             return Update(client, 1, 5, {}, 20, {}, {"confusion": torch.tensor([[9, 1, 0], [0, 6, 0], [2, 0, 2]])})
 
 
-def reason(phase: Phase, method: FedAvg = METHOD, **changes: Any) -> str | None:
-    return rejection(replace(honest(phase), **changes), job(phase), method)
+def reason(phase: Phase, method: Method = METHOD, **changes: Any) -> str | None:
+    return rejection(replace(honest(phase), **changes), job(phase), method, SIZES)
 
 
 def extras(phase: Phase, **changes: Tensor) -> Mapping[str, Tensor]:
@@ -59,7 +61,8 @@ def test_an_honest_update_is_used(phase: Phase) -> None:
 
 def test_a_method_without_uploads_wants_none() -> None:
     assert reason("end_task", FedAvg(), extras={}) is None
-    assert reason("end_task", FedAvg()) == "extras differ from what FedAvg declares: class_counts, class_means"
+    said = "uploads differ from what FedAvg declares: 'class_counts' is not declared (declared: nothing)"
+    assert reason("end_task", FedAvg()) == said
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -106,12 +109,31 @@ def test_samples_are_not_negative() -> None:
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_extras_are_those_declared_and_no_others(phase: Phase) -> None:
-    assert reason(phase, extras=extras(phase, images=torch.ones(1))) == (
-        "extras differ from what FedICARL declares: images"
-    )
+    found = str(reason(phase, extras=extras(phase, images=torch.ones(1))))
+    assert "images" in found
+    assert found.startswith(("uploads differ from what FedICARL declares: 'images' is not", "sends confusion, images"))
     for name in honest(phase).extras:
         fewer = {other: tensor for other, tensor in honest(phase).extras.items() if other != name}
-        assert reason(phase, extras=fewer) == f"extras differ from what FedICARL declares: {name}"
+        found = str(reason(phase, extras=fewer))
+        assert found.endswith((f"{name!r} is declared and missing", "sends nothing instead of confusion"))
+
+
+CONTROL = torch.zeros(32)
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (CONTROL, None),
+        (CONTROL[:-1], "uploads differ from what SCAFFOLD declares: control_change is (31,) torch.float32 instead"),
+        (CONTROL.double(), "uploads differ from what SCAFFOLD declares: control_change is (32,) torch.float64 instead"),
+        (CONTROL.log() - CONTROL.log(), "control_change holds NaN or infinite values"),
+    ],
+)
+def test_uploads_of_a_round_are_as_declared(sent: Tensor, said: str | None) -> None:
+    found = reason("train", SCAFFOLD(), extras={"control_change": sent})
+    assert found is None if said is None else str(found).startswith(said)
+    assert "'control_change' is declared and missing" in str(reason("train", SCAFFOLD()))
 
 
 # Training.
@@ -150,7 +172,7 @@ def test_weights_must_be_able_to_stand_in_for_the_models(sent: dict[str, Tensor]
     assert reason("train", weights=sent) == said
     packed = replace(honest("train"), weights=Packed.of(sent))
     asked = replace(job("train"), weights=Packed.of(weights()))
-    assert rejection(packed, asked, METHOD) == said
+    assert rejection(packed, asked, METHOD, SIZES) == said
 
 
 def test_the_largest_weight_that_is_used_cannot_drown_the_others() -> None:
@@ -175,15 +197,15 @@ def test_extras_hold_numbers(value: float) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"class_means": torch.rand(CLASSES + 1, WIDTH)}, "class means for other shapes than the head's (3, 4)"),
-        ({"class_means": torch.rand(CLASSES, WIDTH + 1)}, "class means for other shapes than the head's (3, 4)"),
-        ({"class_counts": torch.ones(CLASSES + 1).long()}, "class means for other shapes than the head's (3, 4)"),
-        ({"class_counts": torch.ones(CLASSES)}, "class counts that are not counts"),
+        ({"class_means": torch.rand(CLASSES + 1, WIDTH)}, "class_means is (4, 4) torch.float32 instead of (3, 4)"),
+        ({"class_means": torch.rand(CLASSES, WIDTH + 1)}, "class_means is (3, 5) torch.float32 instead of (3, 4)"),
+        ({"class_counts": torch.ones(CLASSES + 1).long()}, "class_counts is (4,) torch.int64 instead of (3,)"),
+        ({"class_counts": torch.ones(CLASSES)}, "class_counts is (3,) torch.float32 instead of (3,) torch.int64"),
         ({"class_counts": torch.tensor([1, -1, 1])}, "class counts that are not counts"),
     ],
 )
 def test_a_method_looks_at_its_own_extras(changes: dict[str, Tensor], said: str) -> None:
-    assert reason("end_task", extras=extras("end_task", **changes)) == said
+    assert said in str(reason("end_task", extras=extras("end_task", **changes)))
 
 
 # Tests of the model at sites.
@@ -219,7 +241,7 @@ def test_each_client_counts_once_if_it_was_asked_at_all(phase: Phase) -> None:
     bad = replace(honest(phase, client=1), round=9)
     answers = [honest(phase, client=c) for c in (3, 2, 7, 2)] + [bad, honest(phase, client=1)]
     jobs = [job(phase, client=c) for c in (1, 2, 3)]
-    used = list(usable(answers, jobs, METHOD, lambda client, why: told.append((client, why))))
+    used = list(usable(answers, jobs, METHOD, SIZES, lambda client, why: told.append((client, why))))
     assert [update.client for update in used] == [3, 2]
     again = "was not asked, or has answered already"
     assert told == [(7, again), (2, again), (1, "answers for client 1, task 1, round 9"), (1, again)]
@@ -235,5 +257,5 @@ def test_updates_are_looked_at_one_at_a_time() -> None:
             yield honest("train", client)
 
     jobs = [job("train", client=c) for c in (1, 2, 3)]
-    assert next(usable(answers(), jobs, METHOD, lambda *_: None)).client == 1
+    assert next(usable(answers(), jobs, METHOD, SIZES, lambda *_: None)).client == 1
     assert taken == [1]
