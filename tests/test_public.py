@@ -34,10 +34,11 @@ def test_the_python_api_runs_an_experiment(tiny_settings: list[str], tmp_path: P
 def test_the_methods_of_the_documentation_work(
     tiny: Callable[..., Experiment], user_module: Callable[[str, str], str], tmp_path: Path
 ) -> None:
-    """FedProx and Mixup from docs/add-a-method.md: with 0 they are FedAvg, to the bit; otherwise not, and repeat."""
+    """FedProx and Mixup from docs/add-a-method.md: with 0 they are FedAvg, to the bit; otherwise not, and repeat. A
+    method that only watches is FedAvg too."""
     page = (ROOT / "docs" / "add-a-method.md").read_text()
     sources = re.findall(r"```python\n# (\w+)\.py\n(.*?)```", page, re.DOTALL)
-    assert [user_module(name, source) for name, source in sources] == ["my_methods", "my_mixup"]
+    assert [user_module(name, source) for name, source in sources] == ["my_methods", "my_drift", "my_mixup"]
 
     def bits(name: str, method: str, *settings: str) -> str:
         return str(fedclass.run(tiny(*settings, method=method), tmp_path / name)["weights_sha256"])
@@ -45,6 +46,7 @@ def test_the_methods_of_the_documentation_work(
     plain = bits("fedavg", "fedavg")
     assert bits("no prox", "my_methods:FedProx", "method.mu=0.0") == plain
     assert bits("prox", "my_methods:FedProx", "method.mu=0.1") != plain
+    assert bits("drift", "my_drift:Drift") == plain
     assert bits("no mixup", "my_mixup:Mixup", "method.width=0.0") == plain
     assert bits("mixup", "my_mixup:Mixup") == bits("mixup again", "my_mixup:Mixup") != plain
 

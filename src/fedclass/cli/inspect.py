@@ -9,13 +9,19 @@ from typing import Annotated, get_args, get_type_hints
 
 import typer
 
+from fedclass.cli.run import Overrides
 from fedclass.errors import FedclassError
 
 
 def methods(
     name: Annotated[str | None, typer.Argument(help="One of them, in detail; or package.module:Class.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="For which to say how many bytes it keeps and sends.")] = None,
+    overrides: Overrides = None,
 ) -> None:
-    """List the methods, or show what one does and which parameters it takes."""
+    """List the methods, or show what one does, which parameters it takes, and what it keeps and sends.
+
+    Example:  fedclass methods scaffold --recipe cifar10_2task
+    """
     from rich.table import Table
 
     from fedclass.cli.display import console
@@ -43,6 +49,53 @@ def methods(
         about = next((a.description for a in get_args(hints[f.name]) if hasattr(a, "description")), "")
         table.add_row(f.name, _shown(getattr(default, f.name)), about or "")
     console.print(table)
+    _print_places(name, recipe, overrides or [])
+
+
+def _print_places(name: str, recipe: str | None, overrides: list[str]) -> None:
+    """What the method keeps and sends, in bytes, with the model of a recipe and all of its classes."""
+    from rich.table import Table
+
+    from fedclass.cli.display import console
+    from fedclass.data.datasets import find_source
+    from fedclass.data.stream import task_sizes
+    from fedclass.experiment.config import load
+    from fedclass.methods.declare import Sizes
+    from fedclass.wire import nbytes
+
+    experiment = load(recipe, overrides, method=name)
+    source = find_source(experiment.data.name)
+    height, width, _ = source.shape or (32, 32, 3)
+    classes = len(source.classes) or sum(task_sizes(experiment.stream.tasks, 10))
+    model = experiment.build((height, width))
+    model.grow_to(classes, seed=experiment.seed)
+    sizes, declared, optimizer = Sizes.of(model), experiment.method.declare(), experiment.server.declare()
+    weights = nbytes(model.weights())
+    table = Table(box=None, padding=(0, 2), title_justify="left")
+    table.title = f"what it keeps and sends: {experiment.model.name}, {classes} classes"
+    for column in ("what", "who has it", "bytes"):
+        table.add_column(column, justify="right" if column == "bytes" else "left")
+    table.add_row("weights", "server and clients, both ways in each round", f"{weights:,}")
+    if declared.teacher == "previous task":
+        table.add_row("teacher", "clients, once per task", f"{weights:,}")
+    places = {
+        "server": ({**declared.server, **optimizer}, "server"),
+        "broadcast": ({n: declared.server[n] for n in declared.broadcast}, "server to clients, when changed"),
+        "predicts with": ({n: declared.server[n] for n in declared.predicts_with}, "goes with the model"),
+        "client": (declared.client, "each client for itself; never sent"),
+        "rows": (declared.rows, "each client, with each exemplar; never sent"),
+        "uploads": (declared.uploads.get("train", {}), "clients to server, in each round"),
+        "uploads, end of task": (declared.uploads.get("end_task", {}), "clients to server, once per task"),
+    }
+    for place, (specs, who) in places.items():
+        for tensor, spec in specs.items():
+            shape = " x ".join(map(str, spec.shape)) or "a number"
+            table.add_row(f"{place}: {tensor} ({shape})", who, f"{spec.nbytes(sizes):,}")
+    console.print()
+    console.print(table)
+    console.print(
+        "Besides: the number of images in an update, its mean loss, the number of exemplars.", highlight=False
+    )
 
 
 def _shown(value: object) -> str:
