@@ -14,7 +14,7 @@ Names are imported when they are first used, so that reading results does not wa
 import importlib
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from fedclass.errors import FedclassError
