@@ -47,6 +47,8 @@ USUAL = {
     "glfc": "released",
     "fedicarl": "icarl, nearest mean",
     "fedwa": "wa",
+    "scaffold": "standard",
+    "derpp": "standard",
 }
 
 WIDTH, HEIGHT = 4.6, 3.0  # inches; the height is without the legend
