@@ -80,7 +80,7 @@ FORGED: dict[str, tuple[Callable[[Frame], Frame], str]] = {
         lambda f: Frame(f.header, {**f.tensors, "loot": save({"x": torch.ones(1)})}),
         "nobody asked for: loot",
     ),
-    "extras": (lambda f: Frame(f.header, {**f.tensors, "extras": save({"x": torch.ones(1)})}), "extras differ"),
+    "extras": (lambda f: Frame(f.header, {**f.tensors, "extras": save({"x": torch.ones(1)})}), "uploads differ"),
     "no safetensors": (
         lambda f: Frame(f.header, {**f.tensors, "weights": b"\x80\x04pickle"}),
         "weights: cannot be read",

@@ -378,6 +378,7 @@ def test_a_checkpoint_keeps_every_field(tmp_path: Path) -> None:
         method={"class_means": torch.randn(2, 3)},
         optimizer={"momentum": torch.randn(9)},
         confusions=[np.array([[3, 1], [0, 4]])],
+        validations=[np.array([[2, 0], [1, 1]])],
         reached=frozenset({0, 7}),
         totals=Totals(bytes_up=1, bytes_down=2, samples=3, seconds=4.5),
         before_task=Totals(bytes_up=5, bytes_down=6, samples=7, seconds=8.5),
@@ -389,7 +390,7 @@ def test_a_checkpoint_keeps_every_field(tmp_path: Path) -> None:
     Checkpoints(tmp_path / "kept").save(state, clients, changes=0, events=99, made_with={"version": "x"})
     found = Checkpoints(tmp_path / "kept").load(1)
     for field in fields(State):
-        if field.name not in ("weights", "last", "method", "optimizer", "confusions"):
+        if field.name not in ("weights", "last", "method", "optimizer", "confusions", "validations"):
             assert getattr(found.state, field.name) == getattr(state, field.name) != field.default
     assert all(torch.equal(found.state.weights[name], tensor) for name, tensor in weights.items())  # type: ignore[index]
     for name in ("last", "method", "optimizer"):
@@ -397,6 +398,7 @@ def test_a_checkpoint_keeps_every_field(tmp_path: Path) -> None:
         assert kept.keys() == wanted.keys() != set()
         assert all(torch.equal(kept[key], wanted[key]) for key in wanted)
     np.testing.assert_array_equal(found.state.confusions, state.confusions)
+    np.testing.assert_array_equal(found.state.validations, state.validations)
     assert (found.events, found.made_with) == (99, {"version": "x"})
     assert found.clients.keys() == clients.keys()
     assert found.clients[0] == ClientState(tasks=1)

@@ -178,7 +178,7 @@ BAD_UPDATES = {
     "reports {'loss': nan": lambda u: replace(u, metrics={**u.metrics, "loss": float("nan")}),
     "reports {}": lambda u: replace(u, metrics={}),
     "answers for": lambda u: replace(u, round=u.round + 1),
-    "extras differ": lambda u: replace(u, extras={"images": torch.zeros(3)}),
+    "uploads differ": lambda u: replace(u, extras={"images": torch.zeros(3)}),
 }
 
 

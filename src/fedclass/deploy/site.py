@@ -118,6 +118,8 @@ class Site:
         job = replace(job, weights={name: job.weights[name] for name in accepted.shapes})  # a network keeps no order
         try:
             with one_thread(), streams_restored():
+                if job.phase == "evaluate" and plan.broadcast is None:  # nothing is read or kept
+                    return self._evaluate(plan, job, accepted, _allowed(holdings, folder))
                 with folder.locked():
                     folder.claim(self.settings.name)
                     job = self._with_attachments(plan, job, accepted, folder)

@@ -254,6 +254,7 @@ class Run:
         state = self._begun(state) if state.weights is None else state
         assert state.weights is not None
         self.model.load(state.weights)
+        state = replace(state, weights=self.model.weights())  # in the model's order, which a file does not keep
         while state.round < self.experiment.train.rounds:
             state = self._kept(self._round(state))
         phases: dict[str, float] = {}
@@ -409,7 +410,7 @@ class Run:
             sizes=Sizes.of(self.model),
             clients=len(self.course.everyone()),
             weights=weights,
-            state=own,
+            state={name: own[name] for name in self.declared.server if name in own},  # in the declared order
             generator=generator(self.experiment.seed, "server", "task", task, "round", round),
             device=self.model.head.weight.device,
             build=build,
