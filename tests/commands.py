@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from subprocess import CompletedProcess
+from subprocess import CompletedProcess, run
 from unittest import mock
 
 from fedclass.cli import main
@@ -37,3 +37,9 @@ def called(*words: str, cwd: Path, **environment: str) -> CompletedProcess[str]:
             signal.signal(signal.SIGTERM, handler)
             console.width = width
     return CompletedProcess(words, code, out.getvalue(), errors.getvalue())
+
+
+def started(*words: str, cwd: Path) -> CompletedProcess[str]:
+    """The same in a process of its own, which imports a user's modules as they are now."""
+    code = [sys.executable, "-c", "from fedclass.cli import main; main()", *words]
+    return run(code, cwd=cwd, capture_output=True, text=True, env={**os.environ, "COLUMNS": str(WIDTH)})

@@ -12,20 +12,21 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from commands import called as fedclass
+from commands import called, started
 from fedclass.cli.reproduce import System, _plan
 from fedclass.report.paper import find
 
 
-def done(*words: str, cwd: Path) -> str:
-    result = fedclass(*words, cwd=cwd)
+def done(*words: str, cwd: Path, anew: bool = False) -> str:
+    """anew: in a process of its own, for code that was edited."""
+    result = started(*words, cwd=cwd) if anew else called(*words, cwd=cwd)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
-def failed(*words: str, cwd: Path, code: int) -> str:
+def failed(*words: str, cwd: Path, code: int, anew: bool = False) -> str:
     """The one line of a user's mistake."""
-    result = fedclass(*words, cwd=cwd)
+    result = started(*words, cwd=cwd) if anew else called(*words, cwd=cwd)
     assert result.returncode == code, result.stderr
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
@@ -124,16 +125,16 @@ def test_a_comparison_of_edited_code_is_refused_and_never_shows_the_old_figures_
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "helper.py").write_text("FACTOR = 1.0")
     words = ["--methods", "fedavg,mine:Mine", *settings([*tiny_settings, "train.rounds=1"]), "--out", "both"]
-    first = done("compare", *words, cwd=tmp_path)
-    assert done("compare", *words, cwd=tmp_path)[-200:] == first[-200:], "the same code shows the same again"
+    first = done("compare", *words, cwd=tmp_path, anew=True)
+    assert done("compare", *words, cwd=tmp_path, anew=True)[-200:] == first[-200:], "the same code shows the same again"
     (tmp_path / "helper.py").write_text("FACTOR = 30.0")
-    line = failed("compare", *words, cwd=tmp_path, code=4)
+    line = failed("compare", *words, cwd=tmp_path, code=4, anew=True)
     assert "both/mine-Mine-s0: its code has changed: helper.py changed." in line
     assert "--changed-code" in line
-    shown = done("compare", *words, "--seeds", "0,1", "--changed-code", cwd=tmp_path)
+    shown = done("compare", *words, "--seeds", "0,1", "--changed-code", cwd=tmp_path, anew=True)
     assert "MIXED CODE: the seeds of mine:Mine (standard) were run by different code." in shown
     assert "MIXED CODE" in done("table", "both", cwd=tmp_path)
-    other = done("compare", *words[:-1], "new", cwd=tmp_path)
+    other = done("compare", *words[:-1], "new", cwd=tmp_path, anew=True)
     assert "MIXED CODE" not in other
     assert summary(tmp_path / "new" / "mine-Mine-s0") != summary(tmp_path / "both" / "mine-Mine-s0")
     shas = [summary(tmp_path / folder / "mine-Mine-s0")["weights_sha256"] for folder in ("both", "new")]
@@ -143,11 +144,20 @@ def test_a_comparison_of_edited_code_is_refused_and_never_shows_the_old_figures_
 def test_resume_refuses_edited_code_too(tiny_settings: list[str], tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "helper.py").write_text("FACTOR = 1.0")
-    done("run", "--method", "mine:Mine", *settings([*tiny_settings, "train.rounds=1"]), "--out", "run", cwd=tmp_path)
+    done(
+        "run",
+        "--method",
+        "mine:Mine",
+        *settings([*tiny_settings, "train.rounds=1"]),
+        "--out",
+        "run",
+        cwd=tmp_path,
+        anew=True,
+    )
     (tmp_path / "run" / "summary.json").unlink()
     (tmp_path / "helper.py").write_text("FACTOR = 30.0")
-    assert "helper.py changed" in failed("run", "--resume", "run", cwd=tmp_path, code=4)
-    assert "MIXED CODE: run went on" in done("run", "--resume", "run", "--changed-code", cwd=tmp_path)
+    assert "helper.py changed" in failed("run", "--resume", "run", cwd=tmp_path, code=4, anew=True)
+    assert "MIXED CODE: run went on" in done("run", "--resume", "run", "--changed-code", cwd=tmp_path, anew=True)
     assert "--changed-code is for --resume" in failed("run", "--changed-code", cwd=tmp_path, code=2)
 
 
@@ -163,7 +173,7 @@ def test_an_unfinished_run_is_left_out_with_a_warning_and_no_runs_are_an_error(t
     figures = {"accuracy_matrix": [[90.0], [40.0, 80.0]], "accuracy_last": 60.0, "forgetting_fedclass": 50.0}
     about = {"method": "fedavg", "variant": "standard", "dataset": "npz", "official_data": True, "tasks": [2, 2]}
     (run / "summary.json").write_text(json.dumps({**about, **figures, "seed": 0}))
-    result = fedclass("table", "runs", cwd=tmp_path)
+    result = called("table", "runs", cwd=tmp_path)
     assert result.returncode == 0
     assert "fedavg (standard)" in result.stdout
     assert result.stderr == "warning: runs/begun: not finished, left out\n"
@@ -239,7 +249,7 @@ def test_an_ablation_shares_the_run_that_is_the_recipes_own(tiny_settings: list[
     reduced = [*tiny_settings, "stream.tasks=1,1,2", "train.rounds=1"]
     words = [*settings(reduced), "--seeds", "0", "--out", "here"]
     shown = done("reproduce", "beta", *words, cwd=tmp_path)
-    names = {path.name for path in (tmp_path / "here" / "emnist_3task").iterdir()}
+    names = {path.name for path in (tmp_path / "here" / "emnist_3task").iterdir() if path.is_dir()}
     assert names == {"fedclass-paper-s0", *(f"fedclass-paper-beta={beta}-s0" for beta in (0, 1, 3, 8))}
     with (tmp_path / "here" / "beta" / "results.csv").open() as file:
         lines = [line for line in csv.DictReader(file) if line["figure"] == "global_accuracy"]

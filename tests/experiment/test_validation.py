@@ -108,7 +108,7 @@ def test_a_reused_task_brings_its_validation_counts(tiny: Tiny, tmp_path: Path) 
     first = run_one(tiny("data.validation=0.25", method="fedavg"), tmp_path / "a", reuse=True)
     lines: list[str] = []
     heard = Lines()
-    experiment = tiny("data.validation=0.25", method="fedwa")
+    experiment = tiny("data.validation=0.25", method="fedclass")
     second = run_one(experiment, tmp_path / "b", lambda e: lines.append(heard.line(e) or ""), reuse=True)
     assert any("task 1 taken from an earlier run" in line for line in lines)
     assert second["validation_accuracy_matrix"][0] == first["validation_accuracy_matrix"][0]
