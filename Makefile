@@ -5,7 +5,7 @@ BIN := .venv/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo demo-flower test check bench bench-flower clean
+.PHONY: help demo demo-flower test test-fast coverage check bench bench-flower clean
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -21,8 +21,17 @@ help: ## print this list
 demo: .venv/ready ## FedAvg and FedCLASS side by side on drawn digits (no download)
 	$(BIN)/fedclass compare --methods fedavg,fedclass
 
-test: .venv/ready ## all tests
+test: .venv/ready ## all tests; at the end, what was skipped and how to have it
 	$(BIN)/pytest --numprocesses 3 --dist worksteal
+
+test-fast: .venv/ready ## the tests without processes, servers or a browser (a minute)
+	$(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not slow'
+
+coverage: .venv/ready ## all tests again, and which lines they have run, in their processes too
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest --numprocesses 3 --dist worksteal
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 check: .venv/ready ## format, lint, types, import layers (seconds)
 	$(BIN)/ruff format --check .
@@ -42,4 +51,4 @@ bench-flower: .venv/ready ## what a deployment costs, some minutes; nothing else
 	$(BIN)/python bench/flower.py
 
 clean: ## remove the virtual environment and caches
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
