@@ -125,7 +125,7 @@ def run_all(
                 waiting.remove(number)
                 beginning[number] = firsts[number]
                 arguments = (number, experiments[number], {**each, "go_on": True, "reuse": reuse}, told)
-                process = spawn.Process(target=_work, args=arguments)
+                process: BaseProcess = spawn.Process(target=_work, args=arguments)
                 with signals_later():
                     process.start()
                     running[number] = process
