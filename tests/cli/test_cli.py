@@ -32,6 +32,7 @@ def failed(result: subprocess.CompletedProcess[str], code: int) -> str:
     return result.stderr
 
 
+@pytest.mark.slow
 def test_compare_runs_methods_side_by_side_and_list_finds_them(tiny_settings: list[str], tmp_path: Path) -> None:
     words = ["--methods", "fedavg,fedwa", "--seeds", "0,1", *settings(tiny_settings), "--out", "runs/both"]
     result = fedclass("compare", *words, cwd=tmp_path)
@@ -53,6 +54,7 @@ def test_compare_runs_methods_side_by_side_and_list_finds_them(tiny_settings: li
     assert summaries[0]["weights_sha256"] == summaries[1]["weights_sha256"], "company changes nothing"
 
 
+@pytest.mark.slow
 def test_a_users_own_method_and_backbone_run_from_the_working_folder(tiny_settings: list[str], tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from dataclasses import dataclass\n"
@@ -134,6 +136,7 @@ def test_a_diverging_run_ends_with_its_own_code_and_says_what_to_do(tiny_setting
     assert "0/4" in fedclass("list", ".", cwd=tmp_path).stdout
 
 
+@pytest.mark.slow
 def test_one_failing_member_does_not_take_the_others_with_it(tiny_settings: list[str], tmp_path: Path) -> None:
     """One diverges, one leaves without a word, one raises an error of ours; the last is in the table."""
     (tmp_path / "mine.py").write_text(
@@ -165,6 +168,7 @@ def test_one_failing_member_does_not_take_the_others_with_it(tiny_settings: list
     assert "mine:Raises: not today" in result.stderr
 
 
+@pytest.mark.slow
 def test_names_are_not_read_as_markup_and_nothing_is_cut_off_in_a_pipe(tmp_path: Path) -> None:
     from conftest import write_tiny
 
