@@ -35,6 +35,7 @@ def failed(result: subprocess.CompletedProcess[str], code: int) -> str:
     return result.stderr
 
 
+@pytest.mark.slow
 def test_compare_runs_methods_side_by_side_and_list_finds_them(tiny_settings: list[str], tmp_path: Path) -> None:
     words = ["--methods", "fedavg,fedwa", "--seeds", "0,1", *settings(tiny_settings), "--out", "runs/both"]
     result = fedclass("compare", *words, cwd=tmp_path)
@@ -69,6 +70,7 @@ def write_pictures(root: Path, *, images: int, names: tuple[str, ...]) -> None:
             Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i:04d}.png")
 
 
+@pytest.mark.slow
 def test_a_folder_of_ones_own_is_used_whole(tmp_path: Path) -> None:
     """The command of docs/data.md, with three classes: all 943 images, all clients, two tasks."""
     write_pictures(tmp_path / "scans", images=943, names=("ant", "bee", "cat"))
@@ -106,6 +108,7 @@ def test_whoever_names_neither_recipe_nor_data_is_told_what_is_quick(tmp_path: P
     assert "no recipe" not in fedclass("run", "demo", "--set", "train.device=abacus", cwd=tmp_path).stdout
 
 
+@pytest.mark.slow
 def test_a_users_own_method_and_backbone_run_from_the_working_folder(tiny_settings: list[str], tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from dataclasses import dataclass\n"
@@ -188,6 +191,7 @@ def test_a_diverging_run_ends_with_its_own_code_and_says_what_to_do(tiny_setting
     assert "0/4" in fedclass("list", ".", cwd=tmp_path).stdout
 
 
+@pytest.mark.slow
 def test_one_failing_member_does_not_take_the_others_with_it(tiny_settings: list[str], tmp_path: Path) -> None:
     """One diverges, one leaves without a word, one raises an error of ours; the last is in the table."""
     (tmp_path / "mine.py").write_text(
@@ -219,6 +223,7 @@ def test_one_failing_member_does_not_take_the_others_with_it(tiny_settings: list
     assert "mine:Raises: not today" in result.stderr
 
 
+@pytest.mark.slow
 def test_names_are_not_read_as_markup_and_nothing_is_cut_off_in_a_pipe(tmp_path: Path) -> None:
     from conftest import write_tiny
 

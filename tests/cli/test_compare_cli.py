@@ -41,6 +41,7 @@ def summary(run: Path) -> dict[str, float]:
     return json.loads((run / "summary.json").read_text())  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 def test_compare_writes_its_tables_and_table_prints_them_again(tiny_settings: list[str], tmp_path: Path) -> None:
     words = ["--methods", "fedavg,fedclass:released,fedclass:beta=8", "--seeds", "0,1", *settings(tiny_settings)]
     shown = done("compare", *words, "--out", "both", cwd=tmp_path)
@@ -119,6 +120,7 @@ class Mine(FedAvg):
 """
 
 
+@pytest.mark.slow
 def test_a_comparison_of_edited_code_is_refused_and_never_shows_the_old_figures_as_new(
     tiny_settings: list[str], tmp_path: Path
 ) -> None:
@@ -141,6 +143,7 @@ def test_a_comparison_of_edited_code_is_refused_and_never_shows_the_old_figures_
     assert shas[0] != shas[1]
 
 
+@pytest.mark.slow
 def test_resume_refuses_edited_code_too(tiny_settings: list[str], tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "helper.py").write_text("FACTOR = 1.0")
@@ -181,6 +184,7 @@ def test_an_unfinished_run_is_left_out_with_a_warning_and_no_runs_are_an_error(t
     assert "has no config.toml" in failed("table", "runs/run", cwd=tmp_path, code=4)
 
 
+@pytest.mark.slow
 def test_a_sweep_makes_a_row_per_setting_whatever_the_key(tiny_settings: list[str], tmp_path: Path) -> None:
     fixed = [setting for setting in tiny_settings if not setting.startswith(("stream.tasks", "memory.per_client"))]
     words = ["--method", "fedavg", *settings([*fixed, "stream.tasks=[2,2]", "memory.per_client=0,8"])]
@@ -197,6 +201,7 @@ def test_a_sweep_makes_a_row_per_setting_whatever_the_key(tiny_settings: list[st
     assert [float(line["accuracy_last"]) for line in lines] == [summary(run)["accuracy_last"] for run in runs]
 
 
+@pytest.mark.slow
 def test_a_sweep_with_validation_images_chooses_by_them(tiny_settings: list[str], tmp_path: Path) -> None:
     fixed = [setting for setting in tiny_settings if not setting.startswith(("stream.tasks", "memory.per_client"))]
     fixed += ["stream.tasks=[2,2]", "data.validation=0.25"]
@@ -227,6 +232,7 @@ def test_a_sweep_with_validation_images_chooses_by_them(tiny_settings: list[str]
     assert "(validation)" in done("list", "swept", cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_the_paper_beside_ours_at_a_reduced_scale(tiny_settings: list[str], tmp_path: Path) -> None:
     words = ["--seeds", "0,1", "--methods", "fedavg,fedclass:paper", *settings(tiny_settings), "--out", "here"]
     shown = done("reproduce", "synnum_2task", *words, cwd=tmp_path)
@@ -245,6 +251,7 @@ def test_the_paper_beside_ours_at_a_reduced_scale(tiny_settings: list[str], tmp_
     assert "| fedavg (standard) | task 1 | 34.66 † |" in (folder / "results.md").read_text()
 
 
+@pytest.mark.slow
 def test_an_ablation_shares_the_run_that_is_the_recipes_own(tiny_settings: list[str], tmp_path: Path) -> None:
     reduced = [*tiny_settings, "stream.tasks=1,1,2", "train.rounds=1"]
     words = [*settings(reduced), "--seeds", "0", "--out", "here"]

@@ -120,6 +120,7 @@ def test_evaluation_as_a_table_and_as_json(place: Path, tiny_file: Path, tmp_pat
     assert "the model also knows, but the data does not have: 3" in table
 
 
+@pytest.mark.slow
 def test_export_says_what_it_wrote(place: Path) -> None:
     said = told(place, "export", "run", "--to", "model.onnx")
     assert said.startswith("model.onnx: images (N, 8, 8, 3) uint8 -> scores (N, 4); onnxruntime differs from torch by ")

@@ -20,6 +20,7 @@ Tiny = Callable[..., Experiment]
 UNEVEN = ("partition.kind=dirichlet", "partition.clients=4", "partition.alpha=0.5", "partition.min_size=5")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "overrides"),
     [

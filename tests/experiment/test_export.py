@@ -33,6 +33,7 @@ class Branching(nn.Module):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "settings"),
     [("fedclass", []), ("fedicarl", ["memory.per_client=12"]), ("fedavg", ["model.norm=group"])],
@@ -64,6 +65,7 @@ def test_onnxruntime_agrees_with_torch(
     assert about["method"]["name"] == method
 
 
+@pytest.mark.slow
 def test_fedicarl_agrees_at_a_class_mean_too(tiny: Tiny, tmp_path: Path) -> None:
     """There the distance is 0, and formulas that subtract squares lose half of their digits."""
     fedclass.run(tiny("memory.per_client=12", method="fedicarl"), tmp_path / "run")

@@ -39,6 +39,7 @@ def stop_after(rounds: int) -> Callable[[Event], None]:
     return listen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "overrides"), STATEFUL)
 def test_state_survives_workers_and_a_stop_at_any_round(
     method: str, overrides: tuple[str, ...], tiny: Tiny, tmp_path: Path

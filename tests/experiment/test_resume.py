@@ -86,6 +86,7 @@ def test_a_run_stopped_anywhere_ends_with_the_same_bits(method: str, rounds: int
     assert len(resumed) == (rounds > 1)  # in the first round there is nothing yet to go on from
 
 
+@pytest.mark.slow
 def test_the_other_engine_may_go_on(tiny: Tiny, tmp_path: Path) -> None:
     experiment = tiny("train.rounds=3", method="fedclass")
     run_one(experiment, tmp_path / "whole")
@@ -334,6 +335,7 @@ def test_a_machine_that_differs_is_noted(tiny: Tiny, tmp_path: Path, monkeypatch
     assert any(isinstance(e, Warned) and "and is abacus; the last bits may differ" in e.message for e in heard)
 
 
+@pytest.mark.slow
 def test_several_experiments_go_on_together(tiny: Tiny, tmp_path: Path) -> None:
     """One finished, one stopped, one not begun."""
     plan = [(tiny(method="fedavg", seed=seed), tmp_path / str(seed)) for seed in range(3)]
@@ -351,6 +353,7 @@ def test_several_experiments_go_on_together(tiny: Tiny, tmp_path: Path) -> None:
     assert any(isinstance(event, RunResumed) for event in heard[1])
 
 
+@pytest.mark.slow
 def test_a_run_of_several_that_cannot_write_its_summary_is_a_failure_like_any_other(tiny: Tiny, tmp_path: Path) -> None:
     """Its last event was heard, but it is not finished."""
     experiment = tiny(method="fedavg")

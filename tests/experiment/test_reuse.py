@@ -186,6 +186,7 @@ def test_a_run_stopped_after_reuse_goes_on(tiny: Tiny, tmp_path: Path) -> None:
     assert same(summary, run_one(experiment, tmp_path / "alone"))
 
 
+@pytest.mark.slow
 def test_of_several_experiments_one_learns_what_they_share(tiny: Tiny, tmp_path: Path) -> None:
     names = ["fedavg", "fedclass", "fedclass-tuned"]
     heard: list[list[Event]] = [[] for _ in names]

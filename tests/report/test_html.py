@@ -309,6 +309,7 @@ def test_an_unfinished_run_says_how_far_it_got(made, told, kept, tasks):
 NASTY = ("<script>alert(1)</script>", "$x_1$", "$", "&amp; \"quoted\" 'too'", "nul\x00 \ud800", "类别", "_hidden")
 
 
+@pytest.mark.slow
 def test_names_are_never_markup_nor_formulas(made, told):
     events = told(tasks=(4, 3), names=NASTY, method="my.module:<b>Bold</b>", variant="a&b")
     root = made(events=events, config="seed = 0\n[train]\nrounds = 2  # <b>few</b>\n")
@@ -388,6 +389,7 @@ def test_the_usual_variant_and_a_finished_run_come_first_for_the_methods_colour(
     }
 
 
+@pytest.mark.slow
 def test_seeds_that_differ_between_methods_are_named(made):
     made("all/a", method="fedavg", seed=0)
     made("all/b", method="fedavg", seed=1)
@@ -456,6 +458,7 @@ def test_runs_that_cannot_be_compared_are_one_clear_error(made, other, message):
 # Files.
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes(made, told, tmp_path):
     history = read_history(made(events=told()[:5]))
     for name in ("a", "b"):
@@ -480,6 +483,7 @@ def test_the_page_asks_nothing_of_a_network(several):
     assert "url(http" not in text
 
 
+@pytest.mark.slow
 def test_a_large_run_stays_small(made):
     """200 clients, 100 classes in ten tasks: below two megabytes, with no table of 20,000 cells."""
     history = read_history(made(tasks=(10,) * 10, clients=200, rounds=5))
@@ -510,6 +514,7 @@ def command(*words, cwd):
     )
 
 
+@pytest.mark.slow
 def test_one_run_is_reported_in_its_directory_without_torch(made, tmp_path):
     done = command(made("run"), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

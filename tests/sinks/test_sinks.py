@@ -170,6 +170,7 @@ def test_mlflow_says_how_a_run_ended(tmp_path: Path) -> None:
     assert (status(tmp_path / "whole"), status(tmp_path / "part")) == ("FINISHED", "KILLED")
 
 
+@pytest.mark.slow
 def test_wandb_itself_would_upload_the_run(tmp_path: Path) -> None:
     play(EVENTS, tmp_path, ["wandb"])
     (folder,) = (tmp_path / "wandb").iterdir()
@@ -380,6 +381,7 @@ def test_a_folder_that_cannot_be_made_does_not_stop_a_run(tmp_path: Path, capsys
     assert "tensorboard failed and is left out (FileExistsError" in line
 
 
+@pytest.mark.slow
 def test_sinks_are_silent_and_do_without_torch(tmp_path: Path) -> None:
     play(EVENTS, tmp_path, [])
     code = (

@@ -284,8 +284,8 @@ def signals_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number in reversed(handlers):
             signal.signal(number, handlers[number])
-        for caught in came:
-            signal.raise_signal(caught)
+        for late in came:
+            signal.raise_signal(late)
 
 
 def ignore_interrupts() -> None:
