@@ -1,4 +1,6 @@
+import signal
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +18,11 @@ hypothesis.settings.register_profile(
     "fedclass", max_examples=50, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("fedclass")
+
+# Whoever starts the tests in the background (`make test &`, nohup) may have them ignore interrupts, and with them all
+# processes that they start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
