@@ -103,7 +103,7 @@ def test_whoever_names_neither_recipe_nor_data_is_told_what_is_quick(tmp_path: P
     """Before anything is drawn or trained; a mistake stops it here."""
     result = fedclass("run", "--set", "train.device=abacus", cwd=tmp_path)
     assert result.stdout.splitlines()[0].startswith("no recipe: every key has its default, 60,000 images and 10 rounds")
-    assert "For a demonstration within minutes: fedclass compare demo" in result.stdout.replace("\n", " ")
+    assert "For a demonstration within minutes: fedclass compare demo" in " ".join(result.stdout.split())
     failed(result, 2)
     assert "no recipe" not in fedclass("run", "demo", "--set", "train.device=abacus", cwd=tmp_path).stdout
 

@@ -11,7 +11,7 @@ from fedclass.errors import RunError
 from fedclass.experiment.compare import run_all, run_one
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.reuse import usual_store
-from fedclass.report.tables import results_table
+from fedclass.report.tables import results_tables
 from fedclass.runs.events import Event, RoundFinished, RunResumed, Warned
 from fedclass.runs.results import Result
 from users import METHOD, Project
@@ -47,6 +47,12 @@ def parts(root: Path) -> list[dict[str, Any]]:
     return json.loads((root / "source.json").read_text())["parts"]  # type: ignore[no-any-return]
 
 
+def mixed(*results: Result) -> list[str]:
+    """What their table says of mixed code."""
+    (table,) = results_tables(results)
+    return [note for note in table.notes if note.startswith("MIXED CODE")]
+
+
 @pytest.fixture
 def mine(project: Project) -> Project:
     project.write(mine=METHOD.format(imports="import helper", within="pass", factor="helper.F"), helper="F = 1.0")
@@ -69,7 +75,7 @@ def test_code_edited_between_stop_and_resume_is_refused_by_name_and_accepted_if_
     assert warnings == ["goes on by other code than before: helper.py changed"]
     assert [part["changed"] for part in parts(root)] == [[], ["helper.py changed"]]
     assert list(usual_store().entries()) == [], "no program would give these weights"
-    (note,) = [note for note in results_table([Result.read(root)]).notes if "MIXED" in note]
+    (note,) = mixed(Result.read(root))
     assert note == f"MIXED CODE: {root} went on after its code had changed; source.json says which files."
 
 
@@ -138,9 +144,9 @@ def test_seeds_that_were_run_by_different_code_are_marked(mine: Project, tiny: T
     for seed, factor in enumerate(("1.0", "30.0")):
         mine.write(helper=f"F = {factor}")
         run_one(tiny("train.rounds=1", method="mine:Mine", seed=seed), tmp_path / str(seed))
-    notes = results_table([Result.read(tmp_path / "0"), Result.read(tmp_path / "1")]).notes
-    assert "MIXED CODE: the seeds of mine:Mine (standard) were run by different code." in notes
-    assert not [note for note in results_table([Result.read(tmp_path / "0")]).notes if "MIXED" in note]
+    first, second = Result.read(tmp_path / "0"), Result.read(tmp_path / "1")
+    assert "MIXED CODE: the seeds of mine:Mine (standard) were run by different code." in mixed(first, second)
+    assert not mixed(first)
 
 
 def test_a_run_of_an_older_version_is_refused_and_can_be_accepted(tiny: Tiny, tmp_path: Path) -> None:
