@@ -22,7 +22,7 @@ from flwr.cli.build import build_fab_from_disk, build_fab_from_files
 from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.object_store import ObjectStoreFactory
-from flwr.supercore.run import Run
+from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.main import create_app
 from flwr.supernode.nodestate import NodeStateFactory
@@ -144,7 +144,8 @@ class Node:
         until(lambda: bool(replies.extend(self.state.get_messages_legacy(is_reply=True)) or replies))
         return replies[0]
 
-    def send(self, app: bytes, content: RecordDict, kind: str = "") -> None:
+    def send(self, app: bytes, content: RecordDict, kind: str = "", *, arrives: bool = True) -> None:
+        """arrives: else the run ends before the message has come whole, as when its server is killed."""
         self.runs += 1
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = self.runs, 1, 1
         message = Message(content, 1, "train")
@@ -159,11 +160,15 @@ class Node:
             receive=lambda: (message, get_object_tree(message)),
             get_run=lambda _: run,
             get_fab=lambda *_: Fab(run.fab_hash, app, {}),
-            pull_object=lambda _, name: pieces[name],
+            pull_object=lambda _, name: pieces[name] if arrives else over(),
             confirm_message_received=lambda *_: None,
             trusted_entities=None,
         )
-        assert stored == self.runs
+        assert stored == (self.runs if arrives else None)
+
+
+def over() -> bytes:
+    raise RunNotRunningException
 
 
 def until(condition: Callable[[], bool], seconds: float = 60) -> None:
@@ -214,6 +219,9 @@ def test_only_fedclass_is_executed_and_the_executor_lives_on(
         assert node.ask(ours, Frame({"ask": "failure"}).to_record()).error.reason == "failed (MemoryError)"
         assert "MemoryError: 7" in said[-1]
         assert not node.ask(ours, honest).has_error()
+        node.send(ours, Frame({"ask": "lost"}).to_record(), arrives=False)
+        until(lambda: not node.state.get_tasks(statuses=["pending"]))
+        assert not node.ask(ours, honest).has_error()  # whoever waits for that message is in nobody's way
         works.port = None
         time.sleep(1)
         node.send(ours, honest)

@@ -23,10 +23,12 @@ from flwr.common.constant import ErrorCode, SubStatus
 from flwr.common.serde import context_to_proto
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
+    AcquireTaskResponse,
     PushTaskOutputRequest,
     SendTaskHeartbeatRequest,
 )
 from flwr.supercore.constant import TaskType
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
@@ -61,7 +63,10 @@ def check_flower() -> None:
 
 
 class Executor:
-    """Does the tasks of the SuperNode on `port`, one after the other, in a thread of its own.
+    """Does the tasks of the SuperNode on `port`, one after the other.
+
+    Each task has a thread of its own, because its message may never arrive whole: a SuperNode keeps the task of a
+    message that it was receiving when the run ended, and whoever has taken it waits for hours.
 
     answer: to a frame of a run.  broken: set if a task was taken and could not be answered at all: the SuperNode would
     wait for an answer for ever, and has to be started again.
@@ -72,6 +77,7 @@ class Executor:
         self.port: int | None = None
         self.broken = threading.Event()
         self._over, self._thread = threading.Event(), threading.Thread(target=self._work, daemon=True)
+        self._one_by_one = threading.Lock()
         self._refused = dict[int, None]()
         self._door: tuple[int, RuntimeHttpClient] | None = None
         self._signed = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[ACQUIRE])
@@ -85,47 +91,57 @@ class Executor:
     ) -> None:
         self._over.set()
         self._thread.join(ENDING)
+        self._one_by_one.acquire(timeout=ENDING)  # and never released: no other task begins
         if self._door is not None:
             self._door[1].close()
 
     def _work(self) -> None:
         while not self._over.is_set():
-            try:
-                if self.port is None or not self._one(self.port):
-                    time.sleep(LOOK)
-            except httpx.TransportError:
-                time.sleep(LOOK)  # it is not there yet, or not any more
-            except Exception:  # whatever it is, the next task must find someone to do it
-                with contextlib.suppress(Exception):
-                    self.say(f"a task of Flower's could not be done\n{traceback.format_exc()}")
-                self.broken.set()
-                time.sleep(1)
+            with self._failing():
+                if self.port is not None and (found := self._acquire(self.port)).token:
+                    threading.Thread(target=self._do, args=(self.port, found), daemon=True).start()
+                    continue
+            time.sleep(1 if self.broken.is_set() else LOOK)
 
-    def _one(self, port: int) -> bool:
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Whatever happens to one task, the next must find someone to do it."""
+        try:
+            yield
+        except httpx.TransportError:
+            pass  # the SuperNode is not there yet, or not any more
+        except ObjectPullError:
+            self.say("a message never arrived whole: the run that sent it ended meanwhile")
+        except Exception:
+            with contextlib.suppress(Exception):
+                self.say(f"a task of Flower's could not be done\n{traceback.format_exc()}")
+            self.broken.set()
+
+    def _acquire(self, port: int) -> AcquireTaskResponse:
         if self._door is None or self._door[0] != port:
             if self._door is not None:
                 self._door[1].close()
             self._door = port, _client(port, self._signed)
-        found = self._door[1].AcquireTask(AcquireTaskRequest(supported_task_types=list(TaskType)))
-        if not found.token:
-            return False
-        with _client(port, RuntimeTokenHttpInterceptor(found.token)) as client, _alive(client):
+        return self._door[1].AcquireTask(AcquireTaskRequest(supported_task_types=list(TaskType)))
+
+    def _do(self, port: int, found: AcquireTaskResponse) -> None:
+        with self._failing(), _client(port, RuntimeTokenHttpInterceptor(found.token)) as client, _alive(client):
             message, context, run, app = pull_task_input(client)
-            try:
-                reply = self._reply(message, run.run_id, found.task.type, app.content)
-            except Exception as error:  # a lack of memory, for example
-                self.say(traceback.format_exc())
-                failed = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"failed ({type(error).__name__})")
-                reply = Message(failed, reply_to=message)
-            try:
-                push_message(client, reply, context)
-                done = PushTaskOutputRequest(context=context_to_proto(context), sub_status=SubStatus.COMPLETED)
-                client.PushTaskOutput(done)
-            except httpx.HTTPStatusError as error:
-                if error.response.status_code != httpx.codes.UNAUTHORIZED:
-                    raise
-                self.say("the answer came too late: Flower had taken this site for dead meanwhile")
-        return True
+            with self._one_by_one:
+                try:
+                    reply = self._reply(message, run.run_id, found.task.type, app.content)
+                except Exception as error:  # a lack of memory, for example
+                    self.say(traceback.format_exc())
+                    failed = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"failed ({type(error).__name__})")
+                    reply = Message(failed, reply_to=message)
+                try:
+                    push_message(client, reply, context)
+                    done = PushTaskOutputRequest(context=context_to_proto(context), sub_status=SubStatus.COMPLETED)
+                    client.PushTaskOutput(done)
+                except httpx.HTTPStatusError as error:
+                    if error.response.status_code != httpx.codes.UNAUTHORIZED:
+                        raise
+                    self.say("the answer came too late: Flower had taken this site for dead meanwhile")
 
     def _reply(self, message: Message, run: int, kind: str, app: bytes) -> Message:
         flaw = app_flaw(app) if kind == TaskType.CLIENT_APP else f"it is an app of another kind ({kind})"
