@@ -1,6 +1,5 @@
 """Several experiments at once, each in a process of its own."""
 
-import multiprocessing
 import os
 import pickle
 import queue
@@ -14,10 +13,12 @@ from typing import Any, Literal
 
 from fedclass.engines.inprocess import InProcess
 from fedclass.engines.processes import (
+    CONTEXT,
     Processes,
     end_with_parent,
     ignore_interrupts,
     keep_freed_memory,
+    new_process,
     signals_later,
 )
 from fedclass.engines.shared import Shared
@@ -35,6 +36,8 @@ from fedclass.runs.events import Event, RunFinished, TaskStarted, Warned, read_e
 from fedclass.runs.layout import RunDirectory, create
 from fedclass.runs.results import Result
 from fedclass.usercode import watching
+
+CONTEXT.set_forkserver_preload([__name__])  # new processes find all of this imported
 
 Planned = tuple[Experiment, Path]  # and its run directory
 Told = tuple[int, Event | FedclassError | None]  # None: all is written
@@ -147,8 +150,7 @@ def run_all(
     total = workers or cores()
     at_a_time = min(total, max(len(set(firsts)), 1))
     each: dict[str, Any] = {"engine": None, "workers": total // at_a_time} if total > at_a_time else {}
-    spawn = multiprocessing.get_context("spawn")
-    told: Queue[Told] = spawn.Queue()
+    told: Queue[Told] = CONTEXT.Queue()
     waiting = list(range(len(experiments)))
     running: dict[int, BaseProcess] = {}
     beginning: dict[int, str] = {}  # what those are learning that are in their first task
@@ -161,11 +163,8 @@ def run_all(
                 waiting.remove(number)
                 beginning[number] = firsts[number]
                 planned = pickle.dumps(experiments[number])
-                arguments = (number, planned, files[number], {**each, **how}, told)
-                started = spawn.Process(target=_work, args=arguments)
                 with signals_later():
-                    started.start()
-                    running[number] = started
+                    running[number] = new_process(_work, number, planned, files[number], {**each, **how}, told)
                 continue
             gone = [number for number, process in running.items() if process.exitcode is not None]
             try:
