@@ -1,4 +1,4 @@
-"""The grid behind the defaults of `fedclass` and `fedclass-tuned` (docs/decisions): temperatures and gradients.
+"""The grid behind the defaults of `fedclass`, `fedclass-tuned` and `fedeven` (docs/decisions).
 
     python bench/choose_defaults.py --cifar10 DIR --emnist DIR [--seeds 0,1] [--workers 2]
 
@@ -74,6 +74,15 @@ def form(
     ]
 
 
+def even(strength: float, kept: float, *, smoothing: float = 0.0) -> list[str]:
+    return [
+        "method.name=fedeven",
+        f"method.strength={strength}",
+        f"method.smoothing={smoothing}",
+        f"method.distillation={kept}",
+    ]
+
+
 REFERENCE = "FedAvg"
 GROUPS = {
     "for reference": {
@@ -95,7 +104,16 @@ GROUPS = {
         "student 3, theta 5, z stopped": form(3, 5),
         "student 3, theta 5, through z": form(3, 5, stop=False),
     },
+    "fedeven: strength, and weight of the distillation": {
+        "even 1, kept 0": even(1, 0),
+        "even 1, kept 0.5": even(1, 0.5),
+        "even 1, kept 1": even(1, 1),
+        "even 1, kept 2": even(1, 2),
+        "even 0.5, kept 1": even(0.5, 1),
+        "even 1, kept 1, smoothing 1": even(1, 1, smoothing=1),
+    },
 }
+FIRST_TASK = ("method.strength", "method.smoothing")  # what a first task depends on, besides the stream
 CANDIDATES = {name: settings for group in GROUPS.values() for name, settings in group.items()}
 
 
@@ -119,7 +137,9 @@ class Cell:
 
     @property
     def first_task(self) -> Path:
-        return self.root / "first-tasks" / _name(self.stream, self.shared) / str(self.seed)
+        """Where candidates find the updates of their first task that others have made: distillation begins later."""
+        ours = [word for word in CANDIDATES[self.candidate] if word.startswith(FIRST_TASK)]
+        return self.root / "first-tasks" / _name(self.stream, (*self.shared, *ours)) / str(self.seed)
 
     @property
     def finished(self) -> bool:

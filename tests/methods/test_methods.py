@@ -12,7 +12,18 @@ from torch.nn import functional as F
 from fedclass import losses
 from fedclass.errors import RunError
 from fedclass.federation.server import rejection
-from fedclass.methods import GLFC, METHODS, Batch, ClientContext, FedAvg, FedCLASS, FedCLASSTuned, FedICARL, FedWA
+from fedclass.methods import (
+    GLFC,
+    METHODS,
+    Batch,
+    ClientContext,
+    FedAvg,
+    FedCLASS,
+    FedCLASSTuned,
+    FedEven,
+    FedICARL,
+    FedWA,
+)
 from fedclass.methods.base import SGD, Progress, ServerContext, parameters
 from fedclass.methods.declare import Sizes, misfit
 from fedclass.methods.fedclass import FORMS, Form
@@ -47,9 +58,8 @@ def model() -> IncrementalModel:
 
 
 def context(net: IncrementalModel, **other: Any) -> ClientContext:
-    return ClientContext(
-        model=net, old_classes=OLD, weights=net.weights(), counts=torch.zeros(net.classes, dtype=torch.int64), **other
-    )
+    counts = torch.arange(1, net.classes + 1)
+    return ClientContext(model=net, old_classes=OLD, weights=net.weights(), counts=counts, **other)
 
 
 def server(weights: Weights, *, old_classes: int = OLD, state: Tensors | None = None) -> ServerContext:
@@ -108,6 +118,7 @@ def test_each_loss_is_the_sum_that_its_paper_writes(given: Given) -> None:
     soft = losses.augmented_distillation(current, previous, temperature=4.0, student_temperature=2.0)
     lam = OLD / (OLD + NEW)
     kept = losses.distillation(current, previous, temperature=2.0)
+    prior = losses.log_prior(given.client.counts)
     expected: dict[FedAvg, Tensor] = {
         FedAvg(): ce,
         FedCLASS(beta=3.0, variant="paper", temperature=4.0, student_temperature=2.0): ce + 3.0 * soft,
@@ -116,6 +127,8 @@ def test_each_loss_is_the_sum_that_its_paper_writes(given: Given) -> None:
         FedWA(variant="pycil"): (1 - lam) * ce + lam * kept,
         FedWA(variant="released"): (1 - lam) * ce + lam * kept,
         FedCLASSTuned(beta=3.0): ce + 3.0 * losses.augmented_distillation(current, previous, **TUNED),
+        FedEven(distillation=0.5): losses.balanced_cross_entropy(current, labels, prior) + 0.5 * kept,
+        FedEven(strength=0.0, distillation=0.0): ce,
         FedICARL(): losses.icarl_loss(current, previous, labels),
         FedICARL(variant="released"): losses.released_icarl_loss(current, previous, labels),
         METHODS["glfc"](): losses.glfc_loss(current, previous, labels),

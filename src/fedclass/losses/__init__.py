@@ -5,6 +5,7 @@ the paper it implements.
 """
 
 from fedclass.losses.augmented import augmented_distillation, augmented_log_target
+from fedclass.losses.balanced import balanced_cross_entropy, log_prior
 from fedclass.losses.distillation import distillation, stored_logits_error
 from fedclass.losses.sigmoid import (
     compensated_loss,
@@ -18,11 +19,13 @@ from fedclass.losses.sigmoid import (
 __all__ = [
     "augmented_distillation",
     "augmented_log_target",
+    "balanced_cross_entropy",
     "compensated_loss",
     "distillation",
     "glfc_loss",
     "gradient_compensation_weights",
     "icarl_loss",
+    "log_prior",
     "relation_distillation",
     "released_icarl_loss",
     "stored_logits_error",

@@ -5,6 +5,7 @@ from fedclass.methods.declare import Declaration, Spec
 from fedclass.methods.derpp import DERpp
 from fedclass.methods.fedclass import FedCLASS
 from fedclass.methods.fedclass_tuned import FedCLASSTuned
+from fedclass.methods.fedeven import FedEven
 from fedclass.methods.glfc import GLFC
 from fedclass.methods.icarl import FedICARL
 from fedclass.methods.scaffold import SCAFFOLD
@@ -12,6 +13,7 @@ from fedclass.methods.wa import FedWA
 
 METHODS: dict[str, type[Method]] = {
     "fedavg": FedAvg,
+    "fedeven": FedEven,
     "fedclass": FedCLASS,
     "fedclass-tuned": FedCLASSTuned,
     "glfc": GLFC,
@@ -32,6 +34,7 @@ __all__ = [
     "FedAvg",
     "FedCLASS",
     "FedCLASSTuned",
+    "FedEven",
     "FedICARL",
     "FedWA",
     "Method",

@@ -39,7 +39,7 @@ HEAT = LinearSegmentedColormap.from_list("heat", [(0.13, 0.5, 0.78, 0.0), (0.13,
     bad=(0.5, 0.5, 0.5, 0.15)
 )
 # The same colour in every report, for the method's default variant if there are several.
-HOMES = {"fedavg": 0, "fedclass": 1, "glfc": 2, "fedicarl": 3, "fedwa": 4, "fedclass-tuned": 5}
+HOMES = {"fedavg": 0, "fedclass": 1, "glfc": 2, "fedicarl": 3, "fedwa": 4, "fedclass-tuned": 5, "fedeven": 6}
 USUAL = {
     "fedavg": "standard",
     "fedclass": "paper",
@@ -49,6 +49,7 @@ USUAL = {
     "fedwa": "wa",
     "scaffold": "standard",
     "derpp": "standard",
+    "fedeven": "standard",
 }
 
 WIDTH, HEIGHT = 4.6, 3.0  # inches; the height is without the legend
