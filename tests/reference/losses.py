@@ -190,3 +190,12 @@ def stored_logits_error(current: Rows, stored: Rows) -> float:
     """DER++'s term (Buzzega et al., 2020, Eq. 6), over the classes that were known when logits were stored."""
     gaps = [(row[j] - kept[j]) ** 2 for row, kept in zip(current, stored, strict=True) for j in range(len(kept))]
     return sum(gaps) / len(gaps)
+
+
+def balanced_cross_entropy(current: Rows, labels: Sequence[int], counts: Sequence[int], strength: float) -> float:
+    """-log (pi_y^tau e^{f_y} / sum_j pi_j^tau e^{f_j}), sample by sample, over the classes that the client has."""
+    entries = []
+    for logits, label in zip(current, labels, strict=True):
+        terms = {j: (n / sum(counts)) ** strength * exp(logits[j]) for j, n in enumerate(counts) if n}
+        entries.append(-log(terms[label] / sum(terms.values())))
+    return mean(entries)
