@@ -1,3 +1,4 @@
+import os
 import signal
 import sys
 import threading
@@ -18,6 +19,11 @@ hypothesis.settings.register_profile(
     "fedclass", max_examples=50, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("fedclass")
+
+# What is printed depends neither on the terminal nor on the service that the tests run on; rich and typer look at these.
+for name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(name, None)
+os.environ["COLUMNS"] = "160"
 
 # Whoever starts the tests in the background (`make test &`, nohup) may have them ignore interrupts, and with them all
 # processes that they start and interrupt.
