@@ -20,7 +20,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("fedclass")
 
-# What is printed depends neither on the terminal nor on the service that the tests run on; rich and typer look at these.
+# What is printed depends on no terminal, and on no service that runs the tests; rich and typer look at these.
 for name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(name, None)
 os.environ["COLUMNS"] = "160"

@@ -1,4 +1,4 @@
-"""Code that is not ours: whose it is, when it was imported, and which files it opened while it was loaded."""
+"""Code that is not ours: whose it is, when it was imported, and which files it opens."""
 
 import contextlib
 import os
@@ -7,12 +7,24 @@ import sys
 import sysconfig
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from types import FrameType
+
+Noticed = tuple[Mapping[str, frozenset[str]], ...]  # files that modules opened, and what else they used
 
 MAIN = ("__main__", "__mp_main__")  # a script, `python -c`, a notebook; the second one in processes that it starts
 NOT_DATA = ("/proc/", "/sys/", "/dev/")
+CODE = (".py", ".pyc")  # code is found by import statements; a warning, too, reads the line that it is about
+BEYOND = {  # events after which nobody knows what was read
+    "subprocess.Popen": "another program",
+    "os.system": "another program",
+    "os.posix_spawn": "another program",
+    "socket.connect": "the network",
+    "sqlite3.connect": "a data base",
+    "ctypes.dlopen": "a library",
+}
 
 
 def _process_start() -> float:
@@ -36,6 +48,7 @@ INSTALLED = _installed_folders()  # found now: the audit hook must not import an
 
 _imported: dict[str, float] = {}  # modules that were imported while watched, and since when they cannot have changed
 _opened: dict[str, set[str]] = defaultdict(set)  # by module: files that it opened, itself or through others
+_beyond: dict[str, set[str]] = defaultdict(set)  # by module: what else it used, in words
 _watching = 0  # how many `watching` blocks are open
 _hooked = False  # an audit hook cannot be removed again
 
@@ -63,9 +76,26 @@ def opened_by(module: str) -> frozenset[str]:
     return frozenset(_opened.get(module, ()))
 
 
+def went_beyond(module: str) -> frozenset[str]:
+    """What the module has used, while it was watched, that may have read anything."""
+    return frozenset(_beyond.get(module, ()))
+
+
+def noticed() -> Noticed:
+    """All of it, to be told to another process."""
+    return tuple({name: frozenset(found) for name, found in kind.items()} for kind in (_opened, _beyond))
+
+
+def take_note(of_another: Noticed) -> None:
+    """What another process has noticed of the same code."""
+    for kind, found in zip((_opened, _beyond), of_another, strict=True):
+        for name, items in found.items():
+            kind[name] |= items
+
+
 @contextlib.contextmanager
 def watching() -> Iterator[None]:
-    """Around whatever imports or calls a user's code before training."""
+    """Around whatever imports or calls a user's code."""
     global _watching, _hooked
     if not _hooked:
         sys.addaudithook(_heard)
@@ -81,22 +111,32 @@ def watching() -> Iterator[None]:
 
 def _heard(event: str, details: tuple[object, ...]) -> None:
     """Files are opened under this event by Python itself; libraries that open them in C or Rust do not tell."""
-    if event != "open" or not _watching:
+    if not _watching:
         return
-    path, mode, flags = details
-    if not isinstance(path, str | bytes | os.PathLike) or _writes(mode, flags):
-        return
-    name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100, a Path would cost more than the rest
-    if name.endswith(".pyc") or name.startswith(NOT_DATA) or _is_installed(name):
-        return
-    frame = sys._getframe(1)
+    if event in BEYOND:
+        for module in _callers():
+            _beyond[module].add(BEYOND[event])
+    elif event == "open":
+        path, mode, flags = details
+        if not isinstance(path, str | bytes | os.PathLike) or _writes(mode, flags):
+            return
+        name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100, a Path would cost more than the rest
+        if name.endswith(CODE) or name.startswith(NOT_DATA) or _is_installed(name):
+            return
+        for module in _callers():
+            _opened[module].add(name)
+
+
+def _callers() -> Iterator[str]:
+    """Modules of the user's own that are at work."""
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         if not ours_or_installed(module, frame.f_globals.get("__file__")):
-            _opened[module].add(name)
+            yield module
         elif frame.f_code.co_name == "<module>" and not module.startswith("importlib"):
             return  # an installed package that reads its own settings as it is imported
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
 
 
 def _writes(mode: object, flags: object) -> bool:

@@ -1,15 +1,18 @@
 """What a result depends on in code: all of it is found, or there is a doubt and nothing is shared."""
 
+import contextlib
 import importlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,7 +21,8 @@ from safetensors.torch import save_file
 
 import fedclass
 from fedclass import usercode
-from fedclass.experiment.compare import run_one
+from fedclass.errors import RunError
+from fedclass.experiment.compare import EngineName, run_one
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.reuse import key_after, usual_store
 from fedclass.experiment.setup import prepare
@@ -335,6 +339,52 @@ def test_a_run_is_not_served_what_an_imported_module_gave_before(tiny: Tiny, pro
     other, reused = run("c", "30.0")
     assert other != first
     assert reused == []
+
+
+# Files that are read in training, by functions whose names say nothing.
+
+UNNAMED = {
+    "a file": ("import numpy", "float(numpy.loadtxt({path!r}))", "{path} was read in training"),
+    "another program": (
+        "import subprocess",
+        "float(subprocess.check_output(['cat', {path!r}]))",
+        "mine.py uses another program, which may read anything",
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", ["inprocess", pytest.param("processes", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("who", UNNAMED)
+def test_what_training_reads_keeps_its_tasks_from_others_and_belongs_to_the_run(
+    who: str, engine: EngineName, tiny: Tiny, project: Project, tmp_path: Path
+) -> None:
+    imports, factor, reason = UNNAMED[who]
+    path = project.root / "factor.txt"
+    project.write(mine=METHOD.format(imports=imports, within="pass", factor=factor.format(path=str(path))))
+    weights, experiment = [], tiny("train.rounds=1", method="mine:Mine")
+    for value in ("1.0", "30.0"):
+        path.write_text(value)
+        heard: list[Event] = []
+        with unnoticed():
+            summary = run_one(experiment, tmp_path / value, heard.append, engine=engine, workers=2, reuse=True)
+        weights.append(summary["weights_sha256"])
+        (warning,) = [event.message for event in heard if isinstance(event, Warned)]
+        assert warning == f"no task is kept for other runs: {reason.format(path=path)}"
+    assert weights[0] != weights[1]
+    assert list(usual_store().entries()) == []
+    if who == "a file":
+        with unnoticed(), pytest.raises(RunError, match=r"factor\.txt changed"):
+            run_one(experiment, tmp_path / "1.0", go_on=True)
+
+
+@contextlib.contextmanager
+def unnoticed() -> Iterator[None]:
+    """As in a new process, which knows nothing of what the code has read in others."""
+    with (
+        mock.patch.object(usercode, "_opened", defaultdict(set)),
+        mock.patch.object(usercode, "_beyond", defaultdict(set)),
+    ):
+        yield
 
 
 # Our own code.

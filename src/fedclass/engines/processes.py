@@ -27,6 +27,7 @@ from fedclass.engines.shared import Shared
 from fedclass.errors import ClientError, FedclassError
 from fedclass.federation.client import Client
 from fedclass.federation.store import ClientState, ClientStore
+from fedclass.usercode import Noticed, noticed, take_note, watching
 from fedclass.wire import Job, Update, Weights
 
 AHEAD = 64  # jobs given out before the oldest of them is done; that many updates wait in memory at most
@@ -51,7 +52,8 @@ class _Order:
     state: ClientState
 
 
-_Answer = tuple[Update, ClientState | None] | FedclassError  # the client's state, if it changed
+# The client's state, if it changed, and what was noticed of the user's code.
+_Answer = tuple[Update, ClientState | None, Noticed] | FedclassError
 
 
 @dataclass
@@ -125,7 +127,8 @@ class Processes:
                     worker.positions.popleft()
                     worker.took = time.perf_counter() - worker.began
                     worker.began += worker.took
-                    update, state = answer
+                    update, state, seen = answer
+                    take_note(seen)
                     if state is not None:
                         self.store.save(job.client, state)
                     self._samples[job.client] = update.metrics.get("samples", 0.0)
@@ -249,8 +252,9 @@ def _work(channel: Channel, builder: Shared[ClientBuilder]) -> None:
         store.state = order.state
         answer: _Answer
         try:
-            update = client.run(replace(order.job, **{field: held[key] for field, key in order.keys.items()}))
-            answer = update, None if store.state is order.state else store.state
+            with watching():
+                update = client.run(replace(order.job, **{field: held[key] for field, key in order.keys.items()}))
+            answer = update, None if store.state is order.state else store.state, noticed()
         except FedclassError as error:
             error.add_note(traceback.format_exc())
             answer = error

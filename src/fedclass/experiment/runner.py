@@ -26,7 +26,7 @@ from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.resume import PLACES, changes, circumstances, differences, last_whole
 from fedclass.experiment.reuse import TaskStore
 from fedclass.experiment.setup import Setup
-from fedclass.experiment.sources import Parts, check_code, listed, sources
+from fedclass.experiment.sources import Parts, check_code, listed, seen_in_training, sources
 from fedclass.experiment.trained import EXTRAS, describe
 from fedclass.federation import server_optimizer
 from fedclass.federation.client import chosen_device
@@ -55,6 +55,7 @@ from fedclass.runs.events import (
     read_events,
 )
 from fedclass.runs.layout import RunDirectory, Writing, write_atomically
+from fedclass.usercode import watching
 from fedclass.wire import Job, Tensors, Update, Weights, nbytes, sha256
 
 Listener = Callable[[Event], None]
@@ -251,18 +252,23 @@ class Run:
     def _task(self, state: State) -> State:
         """Learn a task, or the rest of it, and return the state in which the next one begins."""
         task = state.task
-        state = self._begun(state) if state.weights is None else state
+        with watching():
+            state = self._begun(state) if state.weights is None else state
         assert state.weights is not None
         self.model.load(state.weights)
         state = replace(state, weights=self.model.weights())  # in the model's order, which a file does not keep
         while state.round < self.experiment.train.rounds:
-            state = self._kept(self._round(state))
+            with watching():
+                after = self._round(state)
+            self._note_code()
+            state = self._kept(after)
         phases: dict[str, float] = {}
-        with spent(phases, "clients"):
+        with spent(phases, "clients"), watching():
             weights, own, exemplars = self._close(state)
-        with spent(phases, "evaluate"):
+        with spent(phases, "evaluate"), watching():
             counts, at_sites = self._evaluate(task, weights, own, must=True)
             validation = self._validate(weights, own)
+        self._note_code()
         assert counts is not None  # they were waited for
         self.tell(
             TaskFinished(
@@ -293,6 +299,18 @@ class Run:
                 message = f"task {task + 1} cannot be kept for later runs ({error}); --no-reuse does not try to"
                 self.tell(Warned(message=message))
         return finished
+
+    def _note_code(self) -> None:
+        """What the user's code was seen to read in training belongs to the run, and to no other one's first tasks."""
+        seen, news = seen_in_training(self.experiment, self.parts.known[-1])
+        if not news:
+            return
+        self.parts = self.parts.with_last(seen)
+        with self.writing():
+            self.parts.write(self.directory)
+        if self.done is not None:
+            self.tell(Warned(message=f"no task is kept for other runs: {listed(news)}"))
+        self.done = None
 
     def _begun(self, state: State) -> State:
         """The state in which a task's first round begins: the head has grown, and with it what is as large."""

@@ -1,9 +1,10 @@
 """The code and files that a result depends on, besides recipe and data, by their SHA-256.
 
 All of fedclass that can change a result, and of a user's own method or backbone all modules that its import statements
-lead to, up to the standard library and installed packages. Files that such code opens while it is imported, or while it
-builds the model, are found by watching it. Where something may be missed there is a doubt, and a run with doubts takes
-no tasks from other runs and keeps none for them.
+lead to, up to the standard library and installed packages. Files that such code opens are found by watching it: while
+it is imported and builds the model, and then in training, after which it is too late to look for a run with the same
+ones. Where something may be missed there is a doubt, and a run with doubts takes no tasks from other runs and keeps
+none for them.
 """
 
 import ast
@@ -34,7 +35,19 @@ ONLY_SHOW = ("cli", "report", "sinks")  # of fedclass: they show results and mak
 # In code of the user's own. Names are those of functions and attributes, whatever they belong to.
 IMPORTS_BY_NAME = {"__import__", "exec", "eval", "import_module", "spec_from_file_location", "run_path"}
 BARE = {"__import__", "exec", "eval"}  # only these themselves: model.eval() is another one
-READS = {"open", "load", "fromfile", "memmap", "imread", "load_file", "safe_open", "environ", "getenv"}  # and read_...
+READS = {
+    "open",
+    "load",
+    "fromfile",
+    "memmap",
+    "imread",
+    "load_file",
+    "safe_open",
+    "File",
+    "from_file",
+    "environ",
+    "getenv",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +88,10 @@ def of_code(experiment: Experiment) -> Sources:
     for name, module in modules.items():
         files[module.label] = module.digest
         doubts += module.doubts(in_functions=module in of_method)
+        doubts += [f"{module.label} uses {what}, which may read anything" for what in usercode.went_beyond(name)]
         opened |= dict.fromkeys(usercode.opened_by(name))
-    code = {str(module.file) for module in modules.values()}
-    opened = {path: _of_file(Path(path)) for path in sorted(opened) if path not in code}
-    doubts += [f"{path} was opened as code was loaded, and is gone" for path, digest in opened.items() if not digest]
+    opened = {path: _of_file(Path(path)) for path in sorted(opened)}
+    doubts += [f"{path} was opened, and is gone" for path, digest in opened.items() if not digest]
     return Sources(
         files=files,
         opened=opened,
@@ -93,6 +106,16 @@ def sources(setup: Setup) -> Sources:
     """With what the model is, and the files that it was built from."""
     model = sha256(setup.build().weights())  # first: it is watched which files this opens
     return replace(of_code(setup.experiment), model=model)
+
+
+def seen_in_training(experiment: Experiment, known: Sources) -> tuple[Sources, list[str]]:
+    """What is known by now of the user's code, and what is new about it, in words."""
+    if known.digests["own"] == "":
+        return known, []
+    now = of_code(experiment)
+    news = [f"{path} was read in training" for path in now.opened if path not in known.opened]
+    news += [doubt for doubt in now.doubts if doubt not in known.doubts and not doubt.startswith("fedclass/")]
+    return replace(known, opened={**now.opened, **known.opened}, doubts=(*known.doubts, *news)), news
 
 
 # Comparing.
@@ -140,6 +163,9 @@ class Parts:
     def went_on(self, now: Sources, changed: Sequence[str]) -> Self:
         about = {"version": fedclass.__version__, "commits": _commits(now), "changed": list(changed)}
         return type(self)((*self.known, now), (*self.about, about))
+
+    def with_last(self, now: Sources) -> Self:
+        return type(self)((*self.known[:-1], now), self.about)
 
     def write(self, directory: RunDirectory) -> None:
         parts = [{**about, **asdict(part)} for part, about in zip(self.known, self.about, strict=True)]
