@@ -5,27 +5,25 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, chain, pairwise
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import save
 
 import fedclass
 from fedclass import metrics
-from fedclass.data.coverage import coverage
-from fedclass.data.memory import HERDING, planned
-from fedclass.data.validation import as_test
+from fedclass.data.images import Split
+from fedclass.data.memory import HERDING
+from fedclass.data.schedule import Schedule
 from fedclass.engines.base import Engine
 from fedclass.errors import RoundError, RunError
 from fedclass.experiment.checkpoint import Checkpoints, State, Totals
-from fedclass.experiment.course import Course, StreamCourse
+from fedclass.experiment.curriculum import Counts, Curriculum, Tested, Trial
 from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.resume import PLACES, changes, circumstances, differences, last_whole
-from fedclass.experiment.reuse import TaskStore
-from fedclass.experiment.setup import Setup
+from fedclass.experiment.reuse import Reuse
 from fedclass.experiment.sources import Parts, check_code, listed, sources
 from fedclass.experiment.trained import EXTRAS, describe
 from fedclass.federation import server_optimizer
@@ -61,29 +59,28 @@ Listener = Callable[[Event], None]
 
 
 def run(
-    setup: Setup,
+    curriculum: Curriculum,
     engine: Engine,
     directory: RunDirectory,
     listen: Listener = lambda _: None,
     *,
     store: MemoryStore | None = None,
-    done: TaskStore | None = None,
-    course: Course | None = None,
+    done: Reuse | None = None,
     writing: Writing | None = None,
     changed_code: bool = False,
 ) -> dict[str, Any]:
     """Carry out an experiment and return its summary; go on from the last checkpoint if the directory has one.
 
     store: where the engine keeps clients' states, if it is here; they are then part of the checkpoints.  done: tasks
-    that runs with the same beginning have left, to be taken instead of being learned again.  course: which classes come
-    when; by default as the setup's stream says.  writing: goes around whatever is written, if the caller holds the run.
-    changed_code: go on even if code has changed since; the summary then says so.
+    that runs with the same beginning have left, to be taken instead of being learned again.  writing: goes around
+    whatever is written, if the caller holds the run.  changed_code: go on even if code has changed since; the summary
+    then says so.
     """
     again = f"type: fedclass run --resume {directory.root}" if writing is None else "start the server's run again"
     try:
         hold = directory.locked() if writing is None else contextlib.nullcontext(writing)
         with hold as writing, one_thread(), streams_restored():
-            made_with, known, code = circumstances(setup), Checkpoints(directory.checkpoints), sources(setup)
+            made_with, known, code = circumstances(curriculum), Checkpoints(directory.checkpoints), sources(curriculum)
             found, damage = None, list[str]()
             if directory.config.exists():
                 found, damage = last_whole(known, directory, made_with)
@@ -92,7 +89,7 @@ def run(
                 parts, changed = Parts.read(directory), check_code(directory, code, changed_code=changed_code)
             with writing():
                 if found is None or differences(found.made_with["config"], made_with["config"], PLACES):
-                    write_atomically(directory.config, setup.experiment.to_toml())
+                    write_atomically(directory.config, curriculum.experiment.to_toml())
                 if not parts.known or changed or parts.known[-1].machine != code.machine:
                     parts = parts.went_on(code, changed)
                     parts.write(directory)
@@ -123,8 +120,7 @@ def run(
                         store.restore(found.clients)
                 for message in damage:
                     tell(Warned(message=message))
-                course = course or StreamCourse(setup)
-                run = Run(setup, engine, directory, tell, keep, store, done, course, writing, parts)
+                run = Run(curriculum, engine, directory, tell, keep, store, done, writing, parts)
                 return run.carry_out(found.state if found else None)
     except OSError as error:
         raise RunError(f"{directory.root}: cannot go on ({error}); once that is mended, {again}") from error
@@ -146,35 +142,37 @@ class Run:
 
     def __init__(
         self,
-        setup: Setup,
+        curriculum: Curriculum,
         engine: Engine,
         directory: RunDirectory,
         tell: Listener,
         keep: Callable[[State], None],
         store: MemoryStore | None,
-        done: TaskStore | None,
-        course: Course,
+        done: Reuse | None,
         writing: Writing,
         parts: Parts,
     ) -> None:
-        self.setup, self.engine, self.directory, self.tell, self.keep = setup, engine, directory, tell, keep
-        self.store, self.done, self.course, self.writing, self.parts = store, done, course, writing, parts
-        self.experiment, self.stream, self.method = setup.experiment, setup.stream, setup.experiment.method
+        self.curriculum, self.engine, self.directory, self.tell, self.keep = curriculum, engine, directory, tell, keep
+        self.store, self.done, self.writing, self.parts = store, done, writing, parts
+        self.experiment, self.method = curriculum.experiment, curriculum.experiment.method
         self.declared = self.method.declare()
-        self.model = setup.build().to(chosen_device(self.experiment.train.device))
+        self.model = curriculum.build().to(chosen_device(self.experiment.train.device))
         self.totals = Totals()
         self.checkpoint_seconds = 0.0
         self._sent: tuple[str, Tensors] = "", {}  # the last broadcast
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.curriculum.schedule
 
     def carry_out(self, state: State | None) -> dict[str, Any]:
         if state is None:
             self._announce()
             state = self._reused() or State()
-        self.course.restore(state.registry)
+        self.curriculum.restore(state.registry)
         self.began = time.perf_counter() - state.totals.seconds
         self.totals = replace(state.totals)
-        while (setup := self.course.begin(state.task, self.tell)) is not None:
-            self.setup, self.stream = setup, setup.stream
+        while self.curriculum.begin(state.task, self.tell):
             state = self._task(state)
         if state.last is None:
             raise RunError(f"{self.directory.root}: ended before its first task; nothing has been learned")
@@ -197,7 +195,7 @@ class Run:
     def _kept(self, state: State) -> State:
         """The state with the totals of now, safely on disk."""
         self.totals.seconds = self._seconds()
-        state = replace(state, totals=replace(self.totals), registry=self.course.registry)
+        state = replace(state, totals=replace(self.totals), registry=self.curriculum.registry)
         began = time.perf_counter()
         self.keep(state)
         self.checkpoint_seconds = time.perf_counter() - began
@@ -207,7 +205,7 @@ class Run:
         """The longest beginning that an earlier run has left behind."""
         if self.done is None or self.store is None:
             return None
-        found, problems = self.done.longest(self.setup, self.parts.known[-1])
+        found, problems = self.done.longest(self.parts.known[-1])
         for message in problems:
             self.tell(Warned(message=message))
         if found is None:
@@ -221,30 +219,29 @@ class Run:
         return found.state
 
     def _announce(self) -> None:
-        data, e, counts = self.stream.data, self.experiment, self.stream.counts()
-        exemplars = planned(e.memory, counts, self.stream.task_sizes, offered=self.stream.offered)
+        e, facts, schedule = self.experiment, self.curriculum.facts(), self.schedule
         self.tell(
             RunStarted(
                 version=fedclass.__version__,
                 method=e.method_name,
                 variant=self.method.variant_name,
-                dataset=data.name,
-                dataset_sha256=data.sha256,
-                official=data.official,
-                tasks=list(self.stream.task_sizes),
-                classes=list(self.stream.classes),
-                counts=counts.tolist(),
-                exemplars=exemplars.sum(axis=0).tolist(),
+                dataset=facts.name,
+                dataset_sha256=facts.sha256,
+                official=facts.official,
+                tasks=list(schedule.task_sizes),
+                classes=list(schedule.classes),
+                counts=[list(row) for row in facts.counts],
+                exemplars=list(facts.exemplars),
                 rounds=e.train.rounds,
                 seed=e.seed,
                 engine=self.engine.name,
                 machine=fingerprint(),
-                **coverage(self.stream),
+                **facts.coverage,
             )
         )
-        if data.official is False:
+        if facts.official is False:
             message = (
-                f"{data.name}: the files do not have the published checksums; these are not results on {data.name}"
+                f"{facts.name}: the files do not have the published checksums; these are not results on {facts.name}"
             )
             self.tell(Warned(message=message))
 
@@ -261,8 +258,9 @@ class Run:
         with spent(phases, "clients"):
             weights, own, exemplars = self._close(state)
         with spent(phases, "evaluate"):
-            counts, at_sites = self._evaluate(task, weights, own, must=True)
+            tested = self._evaluate(task, weights, own, must=True)
             validation = self._validate(weights, own)
+        counts, at_sites = tested.confusion, tested.at_clients
         assert counts is not None  # they were waited for
         self.tell(
             TaskFinished(
@@ -288,7 +286,7 @@ class Run:
         finished = self._kept(finished)
         if self.done is not None and self.store is not None:
             try:
-                self.done.add(self.setup, self.parts.known[-1], finished, self.store.states, self.directory.events)
+                self.done.add(self.parts.known[-1], finished, self.store.states, self.directory.events)
             except OSError as error:  # a full disk, or a folder that others own: this run does not need it
                 message = f"task {task + 1} cannot be kept for later runs ({error}); --no-reuse does not try to"
                 self.tell(Warned(message=message))
@@ -296,34 +294,31 @@ class Run:
 
     def _begun(self, state: State) -> State:
         """The state in which a task's first round begins: the head has grown, and with it what is as large."""
-        if self.course.registry != state.registry:
+        if self.curriculum.registry != state.registry:
             state = self._kept(state)  # what was found out now stays so, whatever happens in the first round
         task = state.task
         if state.last is not None:
             self.model.load(state.last)
         before = self.model.classes
-        self.model.grow_to(self.stream.classes_until(task), seed=self.experiment.seed)
+        self.model.grow_to(self.schedule.classes_until(task), seed=self.experiment.seed)
         own = grown(state.method, self.declared.server, self.model, before)
         moments = grown(state.optimizer, self.experiment.server.declare(), self.model, before)
         weights = self.model.weights()
         if task == 0:
             self._seed("start", task)
             own = self._own("start", self.method.start(self._server(task, 0, weights, own)))
-        learners = self.course.learners(task, self.tell)
-        self.tell(TaskStarted(task=task, new_classes=self._new_classes(task), clients=len(learners)))
+        learners = self.curriculum.learners(task, self.tell)
+        names = self.schedule.names(self.schedule.new_classes(task))
+        self.tell(TaskStarted(task=task, new_classes=names, clients=len(learners)))
         totals = replace(self.totals, seconds=self._seconds())
         return replace(state, weights=weights, method=own, optimizer=moments, before_task=totals)
-
-    def _new_classes(self, task: int) -> list[str]:
-        until = self.stream.classes_until(task)
-        return list(self.stream.classes[until - self.stream.task_sizes[task] : until])
 
     def _round(self, state: State) -> State:
         began, train = time.perf_counter(), self.experiment.train
         task, round, weights, reached = state.task, state.round, state.weights, set(state.reached)
         assert weights is not None
         phases = {"clients": 0.0, "checkpoint": self.checkpoint_seconds}
-        clients = self.course.learners(task, self.tell)
+        clients = self.curriculum.learners(task, self.tell)
         asked = sample(clients, participation=train.participation, seed=self.experiment.seed, task=task, round=round)
         teacher = state.last if self.declared.teacher == "previous task" else None
         broadcast = self._broadcast(self.declared.broadcast, state.method)
@@ -368,7 +363,7 @@ class Run:
             with spent(phases, "evaluate"):
                 validation = self._validate(new_weights, own)
                 if validation is None:  # who holds out images to choose by sees test figures at the end of tasks only
-                    counts, _ = self._evaluate(task, new_weights, own, must=False)
+                    counts = self._evaluate(task, new_weights, own, must=False).confusion
         self.tell(
             RoundFinished(
                 task=task,
@@ -395,20 +390,20 @@ class Run:
 
     def _server(self, task: int, round: int, weights: Weights, own: Tensors) -> ServerContext:
         """What the method's hooks at the server are given."""
-        until = self.stream.classes_until(task)
+        new = self.schedule.new_classes(task)
 
         def build() -> IncrementalModel:
-            model = self.setup.build().to(self.model.head.weight.device)
-            model.grow_to(until, seed=self.experiment.seed)
+            model = self.curriculum.build().to(self.model.head.weight.device)
+            model.grow_to(new.stop, seed=self.experiment.seed)
             return model
 
         return ServerContext(
             task=task,
             round=round,
             rounds=self.experiment.train.rounds,
-            old_classes=until - self.stream.task_sizes[task],
+            old_classes=new.start,
             sizes=Sizes.of(self.model),
-            clients=len(self.course.everyone()),
+            clients=len(self.curriculum.everyone()),
             weights=weights,
             state={name: own[name] for name in self.declared.server if name in own},  # in the declared order
             generator=generator(self.experiment.seed, "server", "task", task, "round", round),
@@ -456,7 +451,7 @@ class Run:
         self._seed("end_rounds", task)
         weights, own = self.method.end_rounds(self._server(task, rounds, weights, state.method))
         own = self._own("end_rounds", own)
-        jobs = [Job(client, task, rounds, "end_task", weights, None) for client in self.course.everyone()]
+        jobs = [Job(client, task, rounds, "end_task", weights, None) for client in self.curriculum.everyone()]
         updates = list(self._usable(jobs))
         selects = self.declared.select or self.experiment.memory.select
         if self.declared.uploads.get("end_task") or self.declared.rows or selects in HERDING:
@@ -470,7 +465,7 @@ class Run:
                 f"nothing can be predicted; {self.directory.events} says why each was rejected or missing"
             )
         if never := self.method.never_predicted(own):
-            names = ", ".join(repr(self.stream.classes[i]) for i in never[:5]) + (" ..." if len(never) > 5 else "")
+            names = ", ".join(map(repr, self.schedule.names(never[:5]))) + (" ..." if len(never) > 5 else "")
             message = (
                 f"task {task + 1}: no client has enough exemplars of class {names}, which is never predicted; "
                 "more exemplars per class would help (memory.per_class=2)"
@@ -478,71 +473,44 @@ class Run:
             self.tell(Warned(message=message))
         return weights, own, sum(update.examples for update in updates)
 
-    def _evaluate(
-        self, task: int, weights: Weights, own: Tensors, *, must: bool
-    ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
-        """Counts on test images of the server, and beside them on those of the sites; or on the sites' alone.
-
-        must: wait for sites without which a task could not be tested; otherwise there are no counts then.
-        """
-        at_sites = None
+    def _evaluate(self, task: int, weights: Weights, own: Tensors, *, must: bool) -> Tested:
+        """must: wait for images without which the task could not be tested."""
         own = self._broadcast(self.declared.predicts_with, own)
-        if self.course.at_sites:
-            at_sites = self._evaluate_at_sites(task, weights, own, must=must and not self.course.at_server)
-        if not self.course.at_server:
-            return at_sites, None
-        self.model.load(weights)
-        self._seed("evaluate", task)
-        return confusion(self.model, self.method, own, self.stream, self.setup.normalisation), at_sites
 
-    def _validate(self, weights: Weights, own: Tensors) -> NDArray[np.int64] | None:
+        def here(test: Split) -> Counts:
+            self.model.load(weights)
+            self._seed("evaluate", task)
+            return confusion(self.model, self.method, own, test, self.curriculum.normalisation)
+
+        def at_clients(clients: Sequence[int]) -> Iterator[Update]:
+            jobs = [Job(c, task, self.experiment.train.rounds, "evaluate", weights, None, own) for c in clients]
+            yield from self._usable(jobs)
+            self.totals.bytes_down += len(jobs) * nbytes(weights)
+
+        return self.curriculum.test(Trial(task, here, at_clients), self.tell, must=must)
+
+    def _validate(self, weights: Weights, own: Tensors) -> Counts | None:
         """Counts on validation images, if there are any."""
-        if not self.stream.held_out:
+        images = self.curriculum.validation
+        if images is None:
             return None
         self.model.load(weights)
-        return confusion(self.model, self.method, own, as_test(self.stream), self.setup.normalisation)
-
-    def _evaluate_at_sites(self, task: int, weights: Weights, own: Tensors, *, must: bool) -> NDArray[np.int64] | None:
-        classes, waiting = self.stream.classes_until(task), self.course.everyone()
-        total = np.zeros((classes, classes), np.int64)
-        spans = list(pairwise(accumulate(self.stream.task_sizes, initial=0)))
-        until = time.monotonic() + self.course.patience
-        while True:
-            jobs = [Job(c, task, self.experiment.train.rounds, "evaluate", weights, None, own) for c in waiting]
-            for update in self._usable(jobs):
-                total += update.extras["confusion"].numpy()
-                waiting.remove(update.client)
-            self.totals.bytes_down += len(jobs) * nbytes(weights)
-            if all(total[first:end].any() for first, end in spans):
-                break
-            if not must:
-                return None
-            if not waiting or time.monotonic() > until:
-                raise RoundError(
-                    f"task {task + 1}: no site that answered holds out images of the classes of one of the tasks, and "
-                    "the model cannot be tested; run again once a site has such images (five of a class are enough)"
-                )
-            time.sleep(self.course.ask_every)
-        untested = [name for name, images in zip(self.stream.classes, total.sum(axis=1), strict=True) if not images]
-        if untested:
-            names = ", ".join(map(repr, untested[:5])) + (" ..." if len(untested) > 5 else "")
-            self.tell(Warned(message=f"task {task + 1}: no site that answered holds out an image of class {names}"))
-        return total
+        return confusion(self.model, self.method, own, images, self.curriculum.normalisation)
 
     def _summary(self, state: State) -> dict[str, Any]:
-        e = self.experiment
+        e, facts = self.experiment, self.curriculum.facts()
         assert state.last is not None
         return {
             "method": e.method_name,
             "variant": self.method.variant_name,
-            "dataset": self.stream.data.name,
-            "official_data": self.stream.data.official,
-            "tasks": list(self.stream.task_sizes),
+            "dataset": facts.name,
+            "official_data": facts.official,
+            "tasks": list(self.schedule.task_sizes),
             "seed": e.seed,
             "engine": self.engine.name,
-            **metrics.summarise(state.confusions, self.stream.task_sizes),
-            **metrics.summarise_validation(state.validations, self.stream.task_sizes),
-            **coverage(self.stream),
+            **metrics.summarise(state.confusions, self.schedule.task_sizes),
+            **metrics.summarise_validation(state.validations, self.schedule.task_sizes),
+            **facts.coverage,
             "bytes_up": self.totals.bytes_up,
             "bytes_down": self.totals.bytes_down,
             "seconds": state.totals.seconds,
@@ -555,8 +523,8 @@ class Run:
     def _write_model(self, last: Weights, own: Tensors) -> None:
         named = dict(last) | {f"{EXTRAS}{name}": own[name] for name in self.declared.predicts_with}
         tensors = {name: plain(tensor) for name, tensor in named.items()}
-        write_atomically(self.directory.model, save(tensors, metadata=describe(self.setup, tensors)))
-        write_atomically(self.directory.classes, json.dumps(list(self.stream.classes)) + "\n")
+        write_atomically(self.directory.model, save(tensors, metadata=describe(self.curriculum, tensors)))
+        write_atomically(self.directory.classes, json.dumps(list(self.schedule.classes)) + "\n")
 
 
 @contextlib.contextmanager
