@@ -1,31 +1,24 @@
-"""A run: tasks x rounds."""
+"""A run: tasks x rounds. In each round: sample, dispatch, aggregate, evaluate, tell."""
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save
 
-import fedclass
-from fedclass import metrics
 from fedclass.data.images import Split
 from fedclass.data.memory import HERDING
 from fedclass.data.schedule import Schedule
 from fedclass.engines.base import Engine
 from fedclass.errors import RoundError, RunError
-from fedclass.experiment.checkpoint import Checkpoints, State, Totals
+from fedclass.experiment.checkpoint import State, Totals
 from fedclass.experiment.curriculum import Counts, Curriculum, Tested, Trial
-from fedclass.experiment.machine import fingerprint
-from fedclass.experiment.resume import PLACES, changes, circumstances, differences, last_whole
+from fedclass.experiment.record import Listener, Record
 from fedclass.experiment.reuse import Reuse
-from fedclass.experiment.sources import Parts, check_code, listed, sources
-from fedclass.experiment.trained import EXTRAS, describe
 from fedclass.federation import server_optimizer
 from fedclass.federation.client import chosen_device
 from fedclass.federation.evaluate import confusion
@@ -34,28 +27,19 @@ from fedclass.federation.store import MemoryStore
 from fedclass.methods.base import ServerContext
 from fedclass.methods.declare import Sizes, grown, misfit
 from fedclass.models.incremental import IncrementalModel
-from fedclass.models.weights import plain, weighted_mean
+from fedclass.models.weights import weighted_mean
 from fedclass.rng import generator, seed_streams, streams_restored
 from fedclass.runs.events import (
-    Event,
-    EventLog,
     RoundFinished,
-    RunFinished,
-    RunResumed,
-    RunStarted,
     TaskFinished,
-    TaskReused,
     TaskStarted,
     UpdateMissing,
     UpdateReceived,
     UpdateRejected,
     Warned,
-    read_events,
 )
-from fedclass.runs.layout import RunDirectory, Writing, write_atomically
+from fedclass.runs.layout import RunDirectory, Writing
 from fedclass.wire import Job, Tensors, Update, Weights, nbytes, sha256
-
-Listener = Callable[[Event], None]
 
 
 def run(
@@ -77,51 +61,15 @@ def run(
     then says so.
     """
     again = f"type: fedclass run --resume {directory.root}" if writing is None else "start the server's run again"
+    hold = directory.locked() if writing is None else contextlib.nullcontext(writing)
     try:
-        hold = directory.locked() if writing is None else contextlib.nullcontext(writing)
         with hold as writing, one_thread(), streams_restored():
-            made_with, known, code = circumstances(curriculum), Checkpoints(directory.checkpoints), sources(curriculum)
-            found, damage = None, list[str]()
-            if directory.config.exists():
-                found, damage = last_whole(known, directory, made_with)
-            parts, changed = Parts(), list[str]()
-            if found is not None:
-                parts, changed = Parts.read(directory), check_code(directory, code, changed_code=changed_code)
-            with writing():
-                if found is None or differences(found.made_with["config"], made_with["config"], PLACES):
-                    write_atomically(directory.config, curriculum.experiment.to_toml())
-                if not parts.known or changed or parts.known[-1].machine != code.machine:
-                    parts = parts.went_on(code, changed)
-                    parts.write(directory)
-            if changed:
-                damage.append(f"goes on by other code than before: {listed(changed)}")
-            if done is not None and code.doubts:
-                damage.append(f"no task is taken from, or kept for, other runs: {listed(code.doubts)}")
-            if code.doubts or len(parts.known) > 1:  # whoever begins anew would not get the same
-                done = None
-            with EventLog(directory.events, length=found.events if found else 0) as log:
-
-                def tell(event: Event) -> None:
-                    with writing():
-                        log.write(event)
-                    listen(event)
-
-                def keep(state: State) -> None:
-                    clients, version = (store.states, store.changes) if store is not None else ({}, 0)
-                    with writing():
-                        known.save(state, clients, changes=version, events=log.settle(), made_with=made_with)
-
-                for event in read_events(directory.events):
-                    listen(event)
-                if found is not None:
-                    tell(RunResumed(task=found.state.task, round=found.state.round, machine=fingerprint()))
-                    damage += changes(found.made_with, made_with)
-                    if store is not None:
-                        store.restore(found.clients)
-                for message in damage:
-                    tell(Warned(message=message))
-                run = Run(curriculum, engine, directory, tell, keep, store, done, writing, parts)
-                return run.carry_out(found.state if found else None)
+            record = Record(
+                curriculum, directory, listen, writing=writing, store=store, done=done, changed_code=changed_code
+            )
+            with record.opened():
+                run = Run(curriculum, engine, record.tell, record.keep)
+                return record.finish(run.carry_out(record.begin(engine.name)), engine.name)
     except OSError as error:
         raise RunError(f"{directory.root}: cannot go on ({error}); once that is mended, {again}") from error
 
@@ -138,22 +86,13 @@ def one_thread() -> Iterator[None]:
 
 
 class Run:
-    """One experiment being carried out. Tasks, rounds and clients count from 0."""
+    """One experiment being carried out. Tasks, rounds and clients count from 0.
 
-    def __init__(
-        self,
-        curriculum: Curriculum,
-        engine: Engine,
-        directory: RunDirectory,
-        tell: Listener,
-        keep: Callable[[State], None],
-        store: MemoryStore | None,
-        done: Reuse | None,
-        writing: Writing,
-        parts: Parts,
-    ) -> None:
-        self.curriculum, self.engine, self.directory, self.tell, self.keep = curriculum, engine, directory, tell, keep
-        self.store, self.done, self.writing, self.parts = store, done, writing, parts
+    tell: hears what happens.  keep: is handed each state that the run could go on from.
+    """
+
+    def __init__(self, curriculum: Curriculum, engine: Engine, tell: Listener, keep: Callable[[State], None]) -> None:
+        self.curriculum, self.engine, self.tell, self.keep = curriculum, engine, tell, keep
         self.experiment, self.method = curriculum.experiment, curriculum.experiment.method
         self.declared = self.method.declare()
         self.model = curriculum.build().to(chosen_device(self.experiment.train.device))
@@ -165,24 +104,14 @@ class Run:
     def schedule(self) -> Schedule:
         return self.curriculum.schedule
 
-    def carry_out(self, state: State | None) -> dict[str, Any]:
-        if state is None:
-            self._announce()
-            state = self._reused() or State()
+    def carry_out(self, state: State) -> State:
+        """All tasks, or the rest of them; returns the state after the last."""
         self.curriculum.restore(state.registry)
         self.began = time.perf_counter() - state.totals.seconds
         self.totals = replace(state.totals)
         while self.curriculum.begin(state.task, self.tell):
             state = self._task(state)
-        if state.last is None:
-            raise RunError(f"{self.directory.root}: ended before its first task; nothing has been learned")
-        summary = self._summary(state)
-        with self.writing():
-            self._write_model(state.last, state.method)
-        self.tell(RunFinished(summary=summary))
-        with self.writing():
-            write_atomically(self.directory.summary, json.dumps(summary, indent=1) + "\n")
-        return summary
+        return state
 
     def _seed(self, hook: str, *where: int) -> None:
         """Before the user's code runs here."""
@@ -193,7 +122,7 @@ class Run:
         return time.perf_counter() - self.began
 
     def _kept(self, state: State) -> State:
-        """The state with the totals of now, safely on disk."""
+        """The state with the totals of now, handed out."""
         self.totals.seconds = self._seconds()
         state = replace(state, totals=replace(self.totals), registry=self.curriculum.registry)
         began = time.perf_counter()
@@ -201,96 +130,17 @@ class Run:
         self.checkpoint_seconds = time.perf_counter() - began
         return state
 
-    def _reused(self) -> State | None:
-        """The longest beginning that an earlier run has left behind."""
-        if self.done is None or self.store is None:
-            return None
-        found, problems = self.done.longest(self.parts.known[-1])
-        for message in problems:
-            self.tell(Warned(message=message))
-        if found is None:
-            return None
-        for event in found.events:
-            if isinstance(event, TaskStarted):
-                self.tell(TaskReused(task=event.task, key=found.keys[event.task]))
-            self.tell(event)
-        self.store.restore(found.clients)
-        self.keep(found.state)
-        return found.state
-
-    def _announce(self) -> None:
-        e, facts, schedule = self.experiment, self.curriculum.facts(), self.schedule
-        self.tell(
-            RunStarted(
-                version=fedclass.__version__,
-                method=e.method_name,
-                variant=self.method.variant_name,
-                dataset=facts.name,
-                dataset_sha256=facts.sha256,
-                official=facts.official,
-                tasks=list(schedule.task_sizes),
-                classes=list(schedule.classes),
-                counts=[list(row) for row in facts.counts],
-                exemplars=list(facts.exemplars),
-                rounds=e.train.rounds,
-                seed=e.seed,
-                engine=self.engine.name,
-                machine=fingerprint(),
-                **facts.coverage,
-            )
-        )
-        if facts.official is False:
-            message = (
-                f"{facts.name}: the files do not have the published checksums; these are not results on {facts.name}"
-            )
-            self.tell(Warned(message=message))
+    # A task.
 
     def _task(self, state: State) -> State:
         """Learn a task, or the rest of it, and return the state in which the next one begins."""
-        task = state.task
         state = self._begun(state) if state.weights is None else state
         assert state.weights is not None
         self.model.load(state.weights)
         state = replace(state, weights=self.model.weights())  # in the model's order, which a file does not keep
         while state.round < self.experiment.train.rounds:
             state = self._kept(self._round(state))
-        phases: dict[str, float] = {}
-        with spent(phases, "clients"):
-            weights, own, exemplars = self._close(state)
-        with spent(phases, "evaluate"):
-            tested = self._evaluate(task, weights, own, must=True)
-            validation = self._validate(weights, own)
-        counts, at_sites = tested.confusion, tested.at_clients
-        assert counts is not None  # they were waited for
-        self.tell(
-            TaskFinished(
-                task=task,
-                confusion=counts.tolist(),
-                at_sites=None if at_sites is None else at_sites.tolist(),
-                validation=None if validation is None else validation.tolist(),
-                exemplars=exemplars,
-                bytes_up=self.totals.bytes_up - state.before_task.bytes_up,
-                bytes_down=self.totals.bytes_down - state.before_task.bytes_down,
-                seconds=self._seconds() - state.before_task.seconds,
-                phases=phases,
-            )
-        )
-        finished = State(
-            task=task + 1,
-            last=weights,
-            method=own,
-            optimizer=state.optimizer,
-            confusions=[*state.confusions, counts],
-            validations=state.validations if validation is None else [*state.validations, validation],
-        )
-        finished = self._kept(finished)
-        if self.done is not None and self.store is not None:
-            try:
-                self.done.add(self.parts.known[-1], finished, self.store.states, self.directory.events)
-            except OSError as error:  # a full disk, or a folder that others own: this run does not need it
-                message = f"task {task + 1} cannot be kept for later runs ({error}); --no-reuse does not try to"
-                self.tell(Warned(message=message))
-        return finished
+        return self._kept(self._finished(state))
 
     def _begun(self, state: State) -> State:
         """The state in which a task's first round begins: the head has grown, and with it what is as large."""
@@ -313,67 +163,57 @@ class Run:
         totals = replace(self.totals, seconds=self._seconds())
         return replace(state, weights=weights, method=own, optimizer=moments, before_task=totals)
 
-    def _round(self, state: State) -> State:
-        began, train = time.perf_counter(), self.experiment.train
-        task, round, weights, reached = state.task, state.round, state.weights, set(state.reached)
-        assert weights is not None
-        phases = {"clients": 0.0, "checkpoint": self.checkpoint_seconds}
-        clients = self.curriculum.learners(task, self.tell)
-        asked = sample(clients, participation=train.participation, seed=self.experiment.seed, task=task, round=round)
-        teacher = state.last if self.declared.teacher == "previous task" else None
-        broadcast = self._broadcast(self.declared.broadcast, state.method)
-        jobs = [Job(client, task, round, "train", weights, teacher, broadcast) for client in asked]
-        down = len(jobs) * (nbytes(weights) + nbytes(broadcast)) + len(set(asked) - reached) * nbytes(teacher or {})
-        reached.update(asked)
-        used: list[Update] = []
-
-        def received() -> Iterator[Update]:
-            """Hands on one update at a time, so that only their sum is ever in memory; keeps what the event needs."""
-            for update in timed(self._usable(jobs), phases, "clients"):
-                used.append(Update(update.client, task, round, {}, update.examples, update.metrics))
-                self._seed("aggregate", task, round, len(used))  # whatever clients and listeners have drawn here
-                yield update
-            self._seed("aggregate", task, round, len(used) + 1)
-
-        up = self.totals.bytes_up
-        updates = received()
-        first = next(updates, None)  # none at all could not be averaged
-        new_weights, own, moments = weights, state.method, state.optimizer
-        if first is not None:
-            server = self._server(task, round, weights, own)
-            new_weights, own = self.method.aggregate(server, chain([first], updates))
-            own = self._own("aggregate", own)
-            settings = self.experiment.server
-            new_weights, moments = server_optimizer.step(settings, self.model, weights, new_weights, moments)
-        phases["aggregate"] = time.perf_counter() - began - phases["clients"]
-        if len(used) < train.min_updates:
-            raise RoundError(
-                f"task {task + 1}, round {round + 1}: {len(used)} of {len(jobs)} updates were usable, and "
-                f"train.min_updates = {train.min_updates} are needed; {self.directory.events} says why each was "
-                "rejected or missing (NaN often means that train.learning_rate is too high)"
+    def _finished(self, state: State) -> State:
+        """Close the task, test the model, tell."""
+        task, phases = state.task, dict[str, float]()
+        with spent(phases, "clients"):
+            weights, own, exemplars = self._close(state)
+        with spent(phases, "evaluate"):
+            tested = self._evaluate(task, weights, own, must=True)
+            validation = self._validate(weights, own)
+        assert tested.confusion is not None  # it was waited for
+        self.tell(
+            TaskFinished(
+                task=task,
+                confusion=tested.confusion.tolist(),
+                at_sites=None if tested.at_clients is None else tested.at_clients.tolist(),
+                validation=None if validation is None else validation.tolist(),
+                exemplars=exemplars,
+                bytes_up=self.totals.bytes_up - state.before_task.bytes_up,
+                bytes_down=self.totals.bytes_down - state.before_task.bytes_down,
+                seconds=self._seconds() - state.before_task.seconds,
+                phases=phases,
             )
-        self.totals.bytes_down += down
-        examples = [update.examples for update in used]
-        self.totals.samples += int(sum(update.metrics["samples"] for update in used))
-        losses = [update.metrics["loss"] for update in used]
-        last = round == train.rounds - 1  # the end of the task tests it anyway
-        every = self.experiment.evaluation.every
-        counts = validation = None
-        if every and not last and (round + 1) % every == 0 and not self.declared.predicts_with:
-            with spent(phases, "evaluate"):
-                validation = self._validate(new_weights, own)
-                if validation is None:  # who holds out images to choose by sees test figures at the end of tasks only
-                    counts = self._evaluate(task, new_weights, own, must=False).confusion
+        )
+        return State(
+            task=task + 1,
+            last=weights,
+            method=own,
+            optimizer=state.optimizer,
+            confusions=[*state.confusions, tested.confusion],
+            validations=state.validations if validation is None else [*state.validations, validation],
+        )
+
+    # A round.
+
+    def _round(self, state: State) -> State:
+        phases = {"clients": 0.0, "checkpoint": self.checkpoint_seconds}
+        began, up = time.perf_counter(), self.totals.bytes_up
+        asked = self._sample(state)
+        answers = self._dispatch(state, asked, phases)
+        after = self._aggregate(state, answers)
+        phases["aggregate"] = time.perf_counter() - began - phases["clients"]
+        counts, validation = self._evaluate_round(after, phases)
         self.tell(
             RoundFinished(
-                task=task,
-                round=round,
-                clients=[update.client for update in used],
-                examples=examples,
-                losses=losses,
-                loss=float(np.average(losses, weights=examples)),
+                task=state.task,
+                round=state.round,
+                clients=[update.client for update in answers.used],
+                examples=answers.examples,
+                losses=answers.losses,
+                loss=float(np.average(answers.losses, weights=answers.examples)),
                 bytes_up=self.totals.bytes_up - up,
-                bytes_down=down,
+                bytes_down=answers.bytes_down,
                 seconds=time.perf_counter() - began,
                 correct=None if counts is None else counts.diagonal().tolist(),
                 tested=None if counts is None else counts.sum(axis=1).tolist(),
@@ -382,9 +222,60 @@ class Run:
                 validation_tested=None if validation is None else validation.sum(axis=1).tolist(),
             )
         )
-        return replace(
-            state, round=round + 1, weights=new_weights, method=own, optimizer=moments, reached=frozenset(reached)
-        )
+        return replace(after, round=state.round + 1, reached=state.reached | {*asked})
+
+    def _sample(self, state: State) -> list[int]:
+        """The clients to ask."""
+        clients = self.curriculum.learners(state.task, self.tell)
+        wanted, seed = self.experiment.train.participation, self.experiment.seed
+        return sample(clients, participation=wanted, seed=seed, task=state.task, round=state.round)
+
+    def _dispatch(self, state: State, asked: Sequence[int], phases: dict[str, float]) -> "Answers":
+        """Jobs for these clients, and what will come back. phases: where the time spent waiting is counted."""
+        task, round, weights = state.task, state.round, state.weights
+        assert weights is not None
+        teacher = state.last if self.declared.teacher == "previous task" else None
+        broadcast = self._broadcast(self.declared.broadcast, state.method)
+        jobs = [Job(client, task, round, "train", weights, teacher, broadcast) for client in asked]
+        to_teach = len(set(asked) - state.reached)
+        down = len(jobs) * (nbytes(weights) + nbytes(broadcast)) + to_teach * nbytes(teacher or {})
+        self.totals.bytes_down += down
+
+        def before(number: int) -> None:
+            self._seed("aggregate", task, round, number)  # whatever clients and listeners have drawn here
+
+        return Answers(timed(self._usable(jobs), phases, "clients"), len(jobs), down, before)
+
+    def _aggregate(self, state: State, answers: "Answers") -> State:
+        """The state with the model that the method and the server's optimizer make of the updates."""
+        assert state.weights is not None
+        updates = iter(answers)
+        first = next(updates, None)  # none at all could not be averaged
+        if first is not None:
+            server = self._server(state.task, state.round, state.weights, state.method)
+            weights, own = self.method.aggregate(server, chain([first], updates))
+            own, settings = self._own("aggregate", own), self.experiment.server
+            weights, moments = server_optimizer.step(settings, self.model, state.weights, weights, state.optimizer)
+            state = replace(state, weights=weights, method=own, optimizer=moments)
+        if len(answers.used) < (fewest := self.experiment.train.min_updates):
+            raise RoundError(
+                f"task {state.task + 1}, round {state.round + 1}: {len(answers.used)} of {answers.asked} updates were "
+                f"usable, and train.min_updates = {fewest} are needed; the run's events.jsonl says why each was "
+                "rejected or missing (NaN often means that train.learning_rate is too high)"
+            )
+        self.totals.samples += int(sum(update.metrics["samples"] for update in answers.used))
+        return state
+
+    def _evaluate_round(self, state: State, phases: dict[str, float]) -> tuple[Counts | None, Counts | None]:
+        """Counts on test images or, where images are held out to choose by, on those; in most rounds neither."""
+        every, last = self.experiment.evaluation.every, self.experiment.train.rounds - 1
+        if not every or state.round == last or (state.round + 1) % every or self.declared.predicts_with:
+            return None, None  # the end of the task tests its last round anyway
+        assert state.weights is not None
+        with spent(phases, "evaluate"):
+            if (validation := self._validate(state.weights, state.method)) is not None:
+                return None, validation  # who chooses by these sees test figures at the end of tasks only
+            return self._evaluate(state.task, state.weights, state.method, must=False).confusion, None
 
     # The method's own state.
 
@@ -462,7 +353,7 @@ class Run:
         if not set(self.declared.predicts_with) <= own.keys():
             raise RoundError(
                 f"task {task + 1}: no client sent its {' and '.join(self.declared.predicts_with)}, without which "
-                f"nothing can be predicted; {self.directory.events} says why each was rejected or missing"
+                "nothing can be predicted; the run's events.jsonl says why each was rejected or missing"
             )
         if never := self.method.never_predicted(own):
             names = ", ".join(map(repr, self.schedule.names(never[:5]))) + (" ..." if len(never) > 5 else "")
@@ -497,34 +388,35 @@ class Run:
         self.model.load(weights)
         return confusion(self.model, self.method, own, images, self.curriculum.normalisation)
 
-    def _summary(self, state: State) -> dict[str, Any]:
-        e, facts = self.experiment, self.curriculum.facts()
-        assert state.last is not None
-        return {
-            "method": e.method_name,
-            "variant": self.method.variant_name,
-            "dataset": facts.name,
-            "official_data": facts.official,
-            "tasks": list(self.schedule.task_sizes),
-            "seed": e.seed,
-            "engine": self.engine.name,
-            **metrics.summarise(state.confusions, self.schedule.task_sizes),
-            **metrics.summarise_validation(state.validations, self.schedule.task_sizes),
-            **facts.coverage,
-            "bytes_up": self.totals.bytes_up,
-            "bytes_down": self.totals.bytes_down,
-            "seconds": state.totals.seconds,
-            "samples_per_second": self.totals.samples / state.totals.seconds,
-            "weights_sha256": sha256(state.last),
-            "code": self.parts.known[-1].digests,
-            "mixed_code": self.parts.mixed_code,
-        }
 
-    def _write_model(self, last: Weights, own: Tensors) -> None:
-        named = dict(last) | {f"{EXTRAS}{name}": own[name] for name in self.declared.predicts_with}
-        tensors = {name: plain(tensor) for name, tensor in named.items()}
-        write_atomically(self.directory.model, save(tensors, metadata=describe(self.curriculum, tensors)))
-        write_atomically(self.directory.classes, json.dumps(list(self.schedule.classes)) + "\n")
+@dataclass
+class Answers:
+    """The updates of a round, handed on one at a time, so that only their sum is ever in memory.
+
+    asked: how many clients were.  before: called with a number before anything is made of each update, and once after
+    the last.  used: all that was handed on, without tensors.
+    """
+
+    updates: Iterator[Update]
+    asked: int
+    bytes_down: int
+    before: Callable[[int], None]
+    used: list[Update] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Update]:
+        for update in self.updates:
+            self.used.append(replace(update, weights={}, extras={}))
+            self.before(len(self.used))
+            yield update
+        self.before(len(self.used) + 1)
+
+    @property
+    def examples(self) -> list[int]:
+        return [update.examples for update in self.used]
+
+    @property
+    def losses(self) -> list[float]:
+        return [update.metrics["loss"] for update in self.used]
 
 
 @contextlib.contextmanager
