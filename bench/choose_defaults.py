@@ -27,7 +27,6 @@ from safetensors import safe_open
 from safetensors.torch import save
 
 from fedclass.data.batches import as_input, normalise
-from fedclass.data.validation import as_test
 from fedclass.engines.inprocess import InProcess
 from fedclass.experiment.config import load
 from fedclass.experiment.runner import run
@@ -202,9 +201,10 @@ def sharpness(setup: Setup, weights: Weights) -> dict[str, float]:
     model = setup.build()
     model.load(weights)
     model.eval()
-    held_out = as_test(setup.stream)
-    known = torch.from_numpy((held_out.test_targets >= 0) & (held_out.test_targets < model.classes))
-    images = normalise(torch.from_numpy(held_out.data.test.images)[known], *setup.normalisation)
+    held_out = setup.validation
+    assert held_out is not None  # every candidate holds out images
+    known = torch.from_numpy((held_out.labels >= 0) & (held_out.labels < model.classes))
+    images = normalise(torch.from_numpy(held_out.images)[known], *setup.normalisation)
     scores = torch.cat([model(as_input(part)) for part in images.split(256)]).softmax(dim=1)
     entropy = -(scores * scores.clamp(min=1e-12).log()).sum(dim=1)
     return {"mean_maximum": float(scores.amax(dim=1).mean()), "mean_entropy": float(entropy.mean())}

@@ -101,7 +101,10 @@ def noise(
     method = str(settings.pop("method", "fedavg"))
     words = [f"{key}={value}" for key, value in settings.items()]
     experiment = load(None, ["data.name=cifar10", "train.participation=1", *words], method=method)
-    return Setup(experiment, Stream(data, data.classes, sizes, labels, test_labels, shares, offered=sizes))
+    stream = Stream(
+        data.classes, sizes, data=data, targets=labels, test_targets=test_labels, shares=shares, offered=sizes
+    )
+    return Setup(experiment, stream)
 
 
 def jobs(setup: Setup, *, task: int = 0, round: int = 0) -> list[Job]:

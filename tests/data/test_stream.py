@@ -5,7 +5,8 @@ import pytest
 
 from fedclass.data.images import ImageSet, Split
 from fedclass.data.partition import PartitionSettings, save_partition
-from fedclass.data.stream import StreamSettings, build_stream, task_sizes
+from fedclass.data.schedule import StreamSettings, task_sizes
+from fedclass.data.stream import build_stream
 from fedclass.errors import ConfigError, DataError
 
 RELEASED = [8, 2, 5, 0, 3, 4, 1, 9, 6, 7]

@@ -6,8 +6,9 @@ import pytest
 from fedclass.data.coverage import coverage
 from fedclass.data.images import ImageSet, Split
 from fedclass.data.partition import PartitionSettings
-from fedclass.data.stream import StreamSettings, build_stream
-from fedclass.data.validation import as_test, hold_out
+from fedclass.data.schedule import StreamSettings
+from fedclass.data.stream import build_stream
+from fedclass.data.validation import hold_out
 from fedclass.errors import ConfigError
 
 CLASSES = 6
@@ -78,15 +79,17 @@ def test_a_class_of_which_nothing_can_be_held_out_is_named():
         hold_out(stream_of(per_class=1, clients=1), 0.9, seed=0)
 
 
-def test_as_test_the_held_out_images_are_tested_and_no_others():
+def test_the_held_out_images_validate_and_no_others():
+    assert stream_of().validation is None
     made = hold_out(stream_of(order=[4, 2, 0, 1, 3, 5]), 0.25, seed=0)
-    seen = as_test(made)
-    tested = np.flatnonzero(seen.test_targets >= 0)
+    seen = made.validation
+    assert seen is not None
+    tested = np.flatnonzero(seen.labels >= 0)
     np.testing.assert_array_equal(tested, np.sort(np.concatenate(made.held_out)))
-    np.testing.assert_array_equal(seen.data.test.images[tested], made.data.train.images[tested])
-    np.testing.assert_array_equal(seen.test_targets[tested], made.targets[tested])
+    np.testing.assert_array_equal(seen.images[tested], made.data.train.images[tested])
+    np.testing.assert_array_equal(seen.labels[tested], made.targets[tested])
     assert made.classes[0] == "e"
-    assert (made.data.train.labels[tested[seen.test_targets[tested] == 0]] == 4).all()
+    assert (made.data.train.labels[tested[seen.labels[tested] == 0]] == 4).all()
 
 
 def test_coverage_counts_what_trains_validates_and_tests():

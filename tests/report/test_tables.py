@@ -5,7 +5,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from fedclass.data.stream import StreamSettings, _order_and_sizes
+from fedclass.data.schedule import StreamSettings, order_and_sizes
 from fedclass.errors import RunError
 from fedclass.report.tables import OWN_ORDERS, Figure, comparison, figure, results_tables
 
@@ -271,5 +271,5 @@ def test_the_orders_that_differ_from_seed_to_seed_are_those_of_streams():
     kinds = get_args(get_args(get_args(get_type_hints(StreamSettings, include_extras=True)["class_order"])[0])[0])
     assert "natural" in kinds
     for kind in kinds:
-        orders = {tuple(_order_and_sizes(StreamSettings(class_order=kind), 10, seed)[0]) for seed in (0, 1, 2)}
+        orders = {tuple(order_and_sizes(StreamSettings(class_order=kind), 10, seed)[0]) for seed in (0, 1, 2)}
         assert len(orders) == (3 if kind in OWN_ORDERS else 1)

@@ -58,7 +58,7 @@ def _print_places(name: str, recipe: str | None, overrides: list[str]) -> None:
 
     from fedclass.cli.display import console
     from fedclass.data.datasets import find_source
-    from fedclass.data.stream import task_sizes
+    from fedclass.data.schedule import task_sizes
     from fedclass.experiment.config import load
     from fedclass.methods.declare import Sizes
     from fedclass.wire import nbytes

@@ -6,10 +6,8 @@ from fedclass.data.stream import Stream
 
 
 def coverage(stream: Stream) -> dict[str, Any]:
-    """How many images a run trains on, holds out and tests on, and how many there are; {} where sites have them."""
+    """How many images a run trains on, holds out and tests on, and how many there are."""
     data = stream.data
-    if not len(data.train):
-        return {}
     train, test = data.available or (len(data.train), len(data.test))
     return {
         "images_used": sum(map(len, stream.shares)),

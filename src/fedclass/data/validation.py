@@ -40,11 +40,3 @@ def _drawn(images: Index, part: float, seed: int, client: int, label: int) -> In
     rng = array_generator(seed, "validation", client, label)
     count = min(int(part * len(images) + rng.random()), len(images) - 1)
     return rng.permutation(images)[:count]
-
-
-def as_test(stream: Stream) -> Stream:
-    """The stream with what it holds out in the place of its test images."""
-    held = np.concatenate(stream.held_out)
-    targets = np.full(len(stream.targets), -1, np.int64)
-    targets[held] = stream.targets[held]
-    return replace(stream, data=replace(stream.data, test=stream.data.train), test_targets=targets)

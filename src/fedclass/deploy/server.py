@@ -13,17 +13,17 @@ from flwr.serverapp import Grid
 from pydantic import Field
 
 from fedclass.data import datasets
-from fedclass.data.images import ImageSet
-from fedclass.deploy.course import Rules, SitesCourse
+from fedclass.data.images import ImageSet, Split
+from fedclass.deploy.announced import Announced, Rules
 from fedclass.engines.flower.engine import Flower
 from fedclass.engines.flower.exchange import Line
 from fedclass.engines.flower.roster import Roster
 from fedclass.errors import ConfigError, RunError
 from fedclass.experiment.checkpoint import Checkpoints
 from fedclass.experiment.config import DataSettings, Experiment, load, read_table
-from fedclass.experiment.course import Course, StreamCourse
+from fedclass.experiment.curriculum import Curriculum
 from fedclass.experiment.runner import run
-from fedclass.experiment.setup import Setup, prepare
+from fedclass.experiment.setup import prepare
 from fedclass.runs.events import Event
 from fedclass.runs.layout import RunDirectory, Writing, write_atomically
 from fedclass.wire import Plan
@@ -113,15 +113,13 @@ def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None]
         line = Line(grid, settings.poll_seconds, lambda: directory.check_holder(holder))
         seconds = min(settings.deadline_seconds, ANNOUNCING)
         roster = Roster(line, federation, seconds=seconds, pin=settings.pin_nodes)
-        setup, course, site = _subject(settings, experiment, roster, directory.root)
+        curriculum, site = _curriculum(settings, experiment, roster, directory.root)
 
         def plan(task: int, teacher: str | None, broadcast: str | None) -> Plan:
-            now = course.setup() if isinstance(course, SitesCourse) else setup
-            return _plan(now, federation, task, teacher, broadcast)
+            return _plan(curriculum, federation, task, teacher, broadcast)
 
         engine = Flower(line, roster, plan=plan, site=site, seconds=settings.deadline_seconds)
-        how: dict[str, Any] = {"course": course, "writing": writing, "changed_code": settings.changed_code}
-        return run(setup, engine, directory, listen, **how)
+        return run(curriculum, engine, directory, listen, writing=writing, changed_code=settings.changed_code)
 
 
 def _federation(directory: RunDirectory, writing: Writing) -> str:
@@ -136,21 +134,21 @@ def _federation(directory: RunDirectory, writing: Writing) -> str:
         raise RunError(f"{path}: cannot be used ({error})") from error
 
 
-def _subject(
+def _curriculum(
     settings: ServerSettings, experiment: Experiment, roster: Roster, root: Path
-) -> tuple[Setup, Course, Callable[[int], str]]:
-    """What is learned, as of the start, and the names of clients' sites."""
+) -> tuple[Curriculum, Callable[[int], str]]:
+    """What is learned, and the names of clients' sites."""
     if settings.classes_from == "recipe":
         setup = prepare(experiment)
         roster.wait_for(settings.min_sites, seconds=settings.wait_seconds)
-        return setup, StreamCourse(setup), "site-{:03d}".format
+        return setup, "site-{:03d}".format
     path = Path(settings.test_data).expanduser() if settings.test_data else None
     data = DataSettings(name="npz" if path is not None and path.suffix == ".npz" else "folder", path=str(path or ""))
-    test = _test_images(data) if path is not None and settings.test_at != "sites" else None
-    course = SitesCourse(replace(experiment, data=data), test, roster, settings.rules, root)
-    course.restore(_found_out(root))
-    course.meet()
-    return course.setup(), course, course.site
+    here = _test_images(data) if path is not None and settings.test_at != "sites" else None
+    announced = Announced(replace(experiment, data=data), here, roster, settings.rules, root)
+    announced.restore(_found_out(root))
+    announced.meet()
+    return announced, announced.site
 
 
 def _found_out(root: Path) -> Mapping[str, Any]:
@@ -164,21 +162,21 @@ def _found_out(root: Path) -> Mapping[str, Any]:
 
 def _test_images(data: DataSettings) -> ImageSet:
     """Of classes known by name; the folder's own training images, if it has any, are not used."""
-    return datasets.load(data.name, path=Path(data.path), fraction=1.0, test_fraction=1.0)
+    found = datasets.load(data.name, path=Path(data.path), fraction=1.0, test_fraction=1.0)
+    return replace(found, train=Split(found.train.images[:0], found.train.labels[:0]))
 
 
-def _plan(setup: Setup, federation: str, task: int, teacher: str | None, broadcast: str | None) -> Plan:
-    stream, tables = setup.stream, setup.experiment.to_tables()
-    height, width, channels = stream.data.train.images.shape[1:]
-    mean, std = setup.normalisation
+def _plan(curriculum: Curriculum, federation: str, task: int, teacher: str | None, broadcast: str | None) -> Plan:
+    schedule, tables = curriculum.schedule, curriculum.experiment.to_tables()
+    mean, std = curriculum.normalisation
     return Plan(
         federation=federation,
         recipe={name: tables[name] for name in SENT},
         mean=tuple(mean),
         std=tuple(std),
-        image=(height, width, channels),
-        classes=stream.classes[: stream.classes_until(task)],
-        task_sizes=stream.task_sizes[: task + 1],
+        image=curriculum.image,
+        classes=schedule.classes[: schedule.classes_until(task)],
+        task_sizes=schedule.task_sizes[: task + 1],
         teacher=teacher,
         broadcast=broadcast,
     )

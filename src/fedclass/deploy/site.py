@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from fedclass.data.images import ImageSet, Split
+from fedclass.data.images import Split
 from fedclass.data.memory import Exemplars, MemorySettings
 from fedclass.data.partition import Index
+from fedclass.data.schedule import Schedule
 from fedclass.deploy.check import Accepted, Refused, accept, check_federation
 from fedclass.deploy.images import Holdings, Signature, read_holdings, signature
 from fedclass.deploy.keep import Attachment, Entry, FederationFolder, KeptState, days_ago, today
@@ -29,7 +31,7 @@ from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.runner import one_thread
 from fedclass.federation.client import Client, chosen_device, failures_named
 from fedclass.federation.evaluate import confusion
-from fedclass.federation.store import ClientState, Kept
+from fedclass.federation.store import ClientState
 from fedclass.rng import seed_streams, streams_restored
 from fedclass.wire import Announcement, Job, Plan, Update, Weights, sha256
 
@@ -47,21 +49,15 @@ class Lacking(ClientError):  # noqa: N818
 
 
 @dataclass(frozen=True, eq=False)
-class SiteStream:
+class SiteStream(Schedule):
     """A site's images as a client sees them: exemplars first, then what came with each task since they were chosen."""
 
-    data: ImageSet
-    task_sizes: tuple[int, ...]
-    targets: Index
-    test_targets: Index
+    train: Split
     arrived: Mapping[int, Index]
 
     @property
     def offered(self) -> tuple[int, ...]:
         return self.task_sizes
-
-    def classes_until(self, task: int) -> int:
-        return sum(self.task_sizes[: task + 1])
 
     def new_data(self, client: int, task: int) -> Index:  # noqa: ARG002 (a site is one client)
         return self.arrived.get(task, np.empty(0, np.int64))
@@ -192,7 +188,7 @@ class Site:
                     tasks=after.tasks,
                     classes=tuple(plan.classes[label] for label in sorted(after.exemplars.of_class)),
                     ledger=tuple(entries[at] for at in index),
-                    images=stream.data.train.images[index],
+                    images=stream.train.images[index],
                     made_with=request,
                     rows=after.rows,
                 )
@@ -270,14 +266,14 @@ class Site:
 
     def _evaluate(self, plan: Plan, job: Job, accepted: Accepted, holdings: Holdings) -> Update:
         counts = np.zeros((len(plan.classes), len(plan.classes)), np.int64)
-        stream = _test_stream(plan, holdings)
-        if self.settings.evaluate and bool((stream.test_targets >= 0).any()):
+        test = _test_images(plan, holdings)
+        if self.settings.evaluate and bool((test.labels >= 0).any()):
             made = accepted.experiment
             with failures_named(job):
                 model = accepted.build().to(chosen_device(made.train.device))
                 model.load(job.weights)
                 seed_streams(made.seed, "user code", "evaluate", "client", job.client, "task", job.task)
-                counts = confusion(model, made.method, job.broadcast, stream, (plan.mean, plan.std))
+                counts = confusion(model, made.method, job.broadcast, test, (plan.mean, plan.std))
         return Update(
             client=job.client,
             task=job.task,
@@ -327,41 +323,41 @@ def _stream(
     Images that were deleted since their task began are left out, as are exemplars of classes that the plan lacks.
     """
     label_of = {name: label for label, name in enumerate(plan.classes)}
-    entries: list[Entry] = []
-    images: list[np.ndarray] = [np.empty((0, *plan.image), np.uint8)]
-    kept: dict[int, list[int]] = {}
-    rows = Kept()
-    if state is not None:
-        kept = {label_of[name]: [] for name in state.classes if name in label_of}
-        chosen = [at for at, entry in enumerate(state.ledger) if entry.label in label_of]
-        for position, at in enumerate(chosen):
-            kept[label_of[state.ledger[at].label]].append(position)
-        entries += [state.ledger[at] for at in chosen]
-        images += [state.images[chosen]] if chosen else []
-        rows = replace(state.rows, tensors={name: tensor[chosen] for name, tensor in state.rows.tensors.items()})
+    begun, entries, images = _begun(plan, state, label_of)
     place = {name: at for at, name in enumerate(holdings.names())}
     arrived: dict[int, Index] = {}
-    for task in range(state.tasks if state else 0, job.task + 1):
+    for task in range(begun.tasks, job.task + 1):
         present = [a for a in folder.arrivals(task) or [] if a in place and a[0] in label_of]
         arrived[task] = np.arange(len(entries), len(entries) + len(present))
         entries += [Entry(digest, label, task, today()) for label, digest in present]
         images += [holdings.train.images[[place[a] for a in present]]] if present else []
-    targets = np.array([label_of[entry.label] for entry in entries], np.int64)
+    labels = np.array([label_of[entry.label] for entry in entries], np.int64)
+    train = Split(np.concatenate(images), labels)
+    return SiteStream(plan.classes, tuple(plan.task_sizes), train, arrived), begun, entries
+
+
+def _begun(
+    plan: Plan, state: KeptState | None, label_of: Mapping[str, int]
+) -> tuple[ClientState, list[Entry], list[NDArray[np.uint8]]]:
+    """The exemplars of classes that the plan names, what each of them is, and their images."""
+    none = np.empty((0, *plan.image), np.uint8)
+    if state is None:
+        return ClientState(), [], [none]
+    chosen = [at for at, entry in enumerate(state.ledger) if entry.label in label_of]
+    entries = [state.ledger[at] for at in chosen]
+    kept: dict[int, list[int]] = {label_of[name]: [] for name in state.classes if name in label_of}
+    for position, entry in enumerate(entries):
+        kept[label_of[entry.label]].append(position)
     exemplars = Exemplars({label: np.array(positions, np.int64) for label, positions in kept.items()})
-    begun = ClientState(tasks=state.tasks if state else 0, exemplars=exemplars, rows=rows)
-    pixels = np.concatenate(images)
-    none = Split(pixels[:0], targets[:0])
-    data = ImageSet(name=plan.federation, classes=plan.classes, train=Split(pixels, targets), test=none, official=None)
-    return SiteStream(data, tuple(plan.task_sizes), targets, none.labels, arrived), begun, entries
+    rows = replace(state.rows, tensors={name: tensor[chosen] for name, tensor in state.rows.tensors.items()})
+    begun = ClientState(tasks=state.tasks, exemplars=exemplars, rows=rows)
+    return begun, entries, [none, state.images[chosen]] if chosen else [none]
 
 
-def _test_stream(plan: Plan, holdings: Holdings) -> SiteStream:
-    """The images held out, of classes that the plan names."""
+def _test_images(plan: Plan, holdings: Holdings) -> Split:
+    """The images held out, of classes that the plan names; others are of no class."""
     label_of = {name: label for label, name in enumerate(plan.classes)}
     number = np.array([label_of.get(name, -1) for name in holdings.classes], np.int64)
     labels = holdings.held_out.labels
     number[np.bincount(labels, minlength=len(number)) < FEWEST] = -1
-    targets = number[labels]
-    none = Split(holdings.train.images[:0], holdings.train.labels[:0])
-    data = ImageSet(name=plan.federation, classes=plan.classes, train=none, test=holdings.held_out, official=None)
-    return SiteStream(data, tuple(plan.task_sizes), none.labels, targets, {})
+    return Split(holdings.held_out.images, number[labels])

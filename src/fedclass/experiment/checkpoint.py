@@ -41,8 +41,8 @@ class State:
 
     weights: the global model, in the middle of a task.  last: the one that the task before left behind.  method: the
     method's own state; optimizer: that of the server's optimizer.  reached: the clients that have been sent `last` as
-    their teacher.  before_task: the totals when the task began.  registry: what the course has found out.  validations:
-    as confusions, on validation images.
+    their teacher.  before_task: the totals when the task began.  registry: what the curriculum has found out.
+    validations: as confusions, on validation images.
     """
 
     task: int = 0

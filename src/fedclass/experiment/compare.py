@@ -26,7 +26,7 @@ from fedclass.errors import FedclassError, RunError
 from fedclass.experiment.checkpoint import Checkpoints
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.resume import check_config, check_data, check_places
-from fedclass.experiment.reuse import key_after, usual_store
+from fedclass.experiment.reuse import Reuse, key_after, usual_store
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import Setup, prepare
 from fedclass.experiment.sources import check_code, listed, of_code, sources
@@ -81,14 +81,18 @@ def run_one(
     else:
         setup = prepare(experiment)
         create(directory.root)
-    store, done = MemoryStore(), usual_store() if reuse else None
-    how: dict[str, Any] = {"store": store, "done": done, "changed_code": changed_code}
+    store = MemoryStore()
+
+    def done(setup: Setup) -> Reuse | None:
+        return Reuse(usual_store(), setup) if reuse else None
+
+    how: dict[str, Any] = {"store": store, "changed_code": changed_code}
     if (engine or usual_engine(setup)) == "inprocess":
-        return run(setup, InProcess(setup.client(store)), directory, listen, **how)
+        return run(setup, InProcess(setup.client(store)), directory, listen, done=done(setup), **how)
     shared = Shared(setup)
     setup = shared.open()  # lets go of the first copy
     with Processes(shared, store, workers=min(workers or cores(), setup.stream.clients)) as pool:
-        return run(setup, pool, directory, listen, **how)
+        return run(setup, pool, directory, listen, done=done(setup), **how)
 
 
 def left_to_do(

@@ -17,7 +17,7 @@ from fedclass.data.datasets import Orientation
 from fedclass.data.memory import MemorySettings
 from fedclass.data.partition import PartitionSettings
 from fedclass.data.paths import absolute
-from fedclass.data.stream import StreamSettings
+from fedclass.data.schedule import StreamSettings
 from fedclass.errors import ConfigError
 from fedclass.federation.client import TrainSettings
 from fedclass.federation.server_optimizer import ServerSettings

@@ -8,20 +8,22 @@ import fedclass
 from fedclass.errors import ConfigError, DataError, RunError
 from fedclass.experiment.checkpoint import Checkpoint, Checkpoints
 from fedclass.experiment.config import Experiment, load
+from fedclass.experiment.curriculum import Curriculum
 from fedclass.experiment.machine import fingerprint
-from fedclass.experiment.setup import Setup, shares_sha256
+from fedclass.experiment.setup import Setup
 from fedclass.runs.events import RunStarted, read_events
 from fedclass.runs.layout import RunDirectory, flat
 
 PLACES = {"data.path", "partition.path"}  # files may have moved: what they hold is compared instead
 
 
-def circumstances(setup: Setup) -> dict[str, Any]:
+def circumstances(curriculum: Curriculum) -> dict[str, Any]:
     """What every checkpoint is marked with."""
+    facts = curriculum.facts()
     return {
-        "config": setup.experiment.to_tables(),
-        "dataset_sha256": setup.stream.data.sha256,
-        "partition_sha256": shares_sha256(setup) if setup.experiment.partition.kind == "file" else None,
+        "config": curriculum.experiment.to_tables(),
+        "dataset_sha256": facts.sha256,
+        "partition_sha256": facts.partition_sha256,
         "version": fedclass.__version__,
         "machine": fingerprint(),
     }
@@ -49,7 +51,7 @@ def last_whole(
         differing = differences(found.made_with["config"], made_with["config"])
         if differing:
             raise RunError(f"{directory.config}: was changed after the run had begun, in {differing}; change it back")
-        if found.made_with["dataset_sha256"] != made_with["dataset_sha256"]:
+        if made_with["dataset_sha256"] not in ("", found.made_with["dataset_sha256"]):  # "": sites have the images
             raise RunError(f"{directory.root}: the images of {made_with['config']['data']['name']} have changed since")
         if found.made_with.get("partition_sha256", made_with["partition_sha256"]) != made_with["partition_sha256"]:
             raise RunError(f"{directory.root}: the partition that partition.path names has changed since")

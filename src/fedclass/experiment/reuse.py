@@ -141,6 +141,20 @@ def _of_the_tasks(events: Iterator[Event]) -> Iterator[Event]:
             yield event
 
 
+@dataclass(frozen=True)
+class Reuse:
+    """Learned tasks, as one experiment takes and keeps them."""
+
+    tasks: TaskStore
+    setup: Setup
+
+    def longest(self, code: Sources) -> tuple[Reusable | None, list[str]]:
+        return self.tasks.longest(self.setup, code)
+
+    def add(self, code: Sources, state: State, clients: Mapping[int, ClientState], events: Path) -> None:
+        self.tasks.add(self.setup, code, state, clients, events)
+
+
 # Keys.
 
 

@@ -1,33 +1,24 @@
-"""A run: tasks x rounds."""
+"""A run: tasks x rounds. In each round: sample, dispatch, aggregate, evaluate, tell."""
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from itertools import accumulate, chain, pairwise
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from safetensors.torch import save
 
-import fedclass
-from fedclass import metrics
-from fedclass.data.coverage import coverage
-from fedclass.data.memory import HERDING, planned
-from fedclass.data.validation import as_test
+from fedclass.data.images import Split
+from fedclass.data.memory import HERDING
+from fedclass.data.schedule import Schedule
 from fedclass.engines.base import Engine
 from fedclass.errors import RoundError, RunError
-from fedclass.experiment.checkpoint import Checkpoints, State, Totals
-from fedclass.experiment.course import Course, StreamCourse
-from fedclass.experiment.machine import fingerprint
-from fedclass.experiment.resume import PLACES, changes, circumstances, differences, last_whole
-from fedclass.experiment.reuse import TaskStore
-from fedclass.experiment.setup import Setup
-from fedclass.experiment.sources import Parts, check_code, listed, seen_in_training, sources
-from fedclass.experiment.trained import EXTRAS, describe
+from fedclass.experiment.checkpoint import State, Totals
+from fedclass.experiment.curriculum import Counts, Curriculum, Tested, Trial
+from fedclass.experiment.record import Listener, Record
+from fedclass.experiment.reuse import Reuse
 from fedclass.federation import server_optimizer
 from fedclass.federation.client import chosen_device
 from fedclass.federation.evaluate import confusion
@@ -36,97 +27,50 @@ from fedclass.federation.store import MemoryStore
 from fedclass.methods.base import ServerContext
 from fedclass.methods.declare import Sizes, grown, misfit
 from fedclass.models.incremental import IncrementalModel
-from fedclass.models.weights import plain, weighted_mean
+from fedclass.models.weights import weighted_mean
 from fedclass.rng import generator, seed_streams, streams_restored
 from fedclass.runs.events import (
-    Event,
-    EventLog,
     RoundFinished,
-    RunFinished,
-    RunResumed,
-    RunStarted,
     TaskFinished,
-    TaskReused,
     TaskStarted,
     UpdateMissing,
     UpdateReceived,
     UpdateRejected,
     Warned,
-    read_events,
 )
-from fedclass.runs.layout import RunDirectory, Writing, write_atomically
+from fedclass.runs.layout import RunDirectory, Writing
 from fedclass.usercode import watching
 from fedclass.wire import Job, Tensors, Update, Weights, nbytes, sha256
 
-Listener = Callable[[Event], None]
-
 
 def run(
-    setup: Setup,
+    curriculum: Curriculum,
     engine: Engine,
     directory: RunDirectory,
     listen: Listener = lambda _: None,
     *,
     store: MemoryStore | None = None,
-    done: TaskStore | None = None,
-    course: Course | None = None,
+    done: Reuse | None = None,
     writing: Writing | None = None,
     changed_code: bool = False,
 ) -> dict[str, Any]:
     """Carry out an experiment and return its summary; go on from the last checkpoint if the directory has one.
 
     store: where the engine keeps clients' states, if it is here; they are then part of the checkpoints.  done: tasks
-    that runs with the same beginning have left, to be taken instead of being learned again.  course: which classes come
-    when; by default as the setup's stream says.  writing: goes around whatever is written, if the caller holds the run.
-    changed_code: go on even if code has changed since; the summary then says so.
+    that runs with the same beginning have left, to be taken instead of being learned again.  writing: goes around
+    whatever is written, if the caller holds the run.  changed_code: go on even if code has changed since; the summary
+    then says so.
     """
     again = f"type: fedclass run --resume {directory.root}" if writing is None else "start the server's run again"
+    hold = directory.locked() if writing is None else contextlib.nullcontext(writing)
     try:
-        hold = directory.locked() if writing is None else contextlib.nullcontext(writing)
         with hold as writing, one_thread(), streams_restored():
-            made_with, known, code = circumstances(setup), Checkpoints(directory.checkpoints), sources(setup)
-            found, damage = None, list[str]()
-            if directory.config.exists():
-                found, damage = last_whole(known, directory, made_with)
-            parts, changed = Parts(), list[str]()
-            if found is not None:
-                parts, changed = Parts.read(directory), check_code(directory, code, changed_code=changed_code)
-            with writing():
-                if found is None or differences(found.made_with["config"], made_with["config"], PLACES):
-                    write_atomically(directory.config, setup.experiment.to_toml())
-                if not parts.known or changed or parts.known[-1].machine != code.machine:
-                    parts = parts.went_on(code, changed)
-                    parts.write(directory)
-            if changed:
-                damage.append(f"goes on by other code than before: {listed(changed)}")
-            if done is not None and code.doubts:
-                damage.append(f"no task is taken from, or kept for, other runs: {listed(code.doubts)}")
-            if code.doubts or len(parts.known) > 1:  # whoever begins anew would not get the same
-                done = None
-            with EventLog(directory.events, length=found.events if found else 0) as log:
-
-                def tell(event: Event) -> None:
-                    with writing():
-                        log.write(event)
-                    listen(event)
-
-                def keep(state: State) -> None:
-                    clients, version = (store.states, store.changes) if store is not None else ({}, 0)
-                    with writing():
-                        known.save(state, clients, changes=version, events=log.settle(), made_with=made_with)
-
-                for event in read_events(directory.events):
-                    listen(event)
-                if found is not None:
-                    tell(RunResumed(task=found.state.task, round=found.state.round, machine=fingerprint()))
-                    damage += changes(found.made_with, made_with)
-                    if store is not None:
-                        store.restore(found.clients)
-                for message in damage:
-                    tell(Warned(message=message))
-                course = course or StreamCourse(setup)
-                run = Run(setup, engine, directory, tell, keep, store, done, course, writing, parts)
-                return run.carry_out(found.state if found else None)
+            record = Record(
+                curriculum, directory, listen, writing=writing, store=store, done=done, changed_code=changed_code
+            )
+            with record.opened():
+                run = Run(curriculum, engine, record.tell, record.keep)
+                return record.finish(run.carry_out(record.begin(engine.name)), engine.name)
     except OSError as error:
         raise RunError(f"{directory.root}: cannot go on ({error}); once that is mended, {again}") from error
 
@@ -143,49 +87,32 @@ def one_thread() -> Iterator[None]:
 
 
 class Run:
-    """One experiment being carried out. Tasks, rounds and clients count from 0."""
+    """One experiment being carried out. Tasks, rounds and clients count from 0.
 
-    def __init__(
-        self,
-        setup: Setup,
-        engine: Engine,
-        directory: RunDirectory,
-        tell: Listener,
-        keep: Callable[[State], None],
-        store: MemoryStore | None,
-        done: TaskStore | None,
-        course: Course,
-        writing: Writing,
-        parts: Parts,
-    ) -> None:
-        self.setup, self.engine, self.directory, self.tell, self.keep = setup, engine, directory, tell, keep
-        self.store, self.done, self.course, self.writing, self.parts = store, done, course, writing, parts
-        self.experiment, self.stream, self.method = setup.experiment, setup.stream, setup.experiment.method
+    tell: hears what happens.  keep: is handed each state that the run could go on from.
+    """
+
+    def __init__(self, curriculum: Curriculum, engine: Engine, tell: Listener, keep: Callable[[State], None]) -> None:
+        self.curriculum, self.engine, self.tell, self.keep = curriculum, engine, tell, keep
+        self.experiment, self.method = curriculum.experiment, curriculum.experiment.method
         self.declared = self.method.declare()
-        self.model = setup.build().to(chosen_device(self.experiment.train.device))
+        self.model = curriculum.build().to(chosen_device(self.experiment.train.device))
         self.totals = Totals()
         self.checkpoint_seconds = 0.0
         self._sent: tuple[str, Tensors] = "", {}  # the last broadcast
 
-    def carry_out(self, state: State | None) -> dict[str, Any]:
-        if state is None:
-            self._announce()
-            state = self._reused() or State()
-        self.course.restore(state.registry)
+    @property
+    def schedule(self) -> Schedule:
+        return self.curriculum.schedule
+
+    def carry_out(self, state: State) -> State:
+        """All tasks, or the rest of them; returns the state after the last."""
+        self.curriculum.restore(state.registry)
         self.began = time.perf_counter() - state.totals.seconds
         self.totals = replace(state.totals)
-        while (setup := self.course.begin(state.task, self.tell)) is not None:
-            self.setup, self.stream = setup, setup.stream
+        while self.curriculum.begin(state.task, self.tell):
             state = self._task(state)
-        if state.last is None:
-            raise RunError(f"{self.directory.root}: ended before its first task; nothing has been learned")
-        summary = self._summary(state)
-        with self.writing():
-            self._write_model(state.last, state.method)
-        self.tell(RunFinished(summary=summary))
-        with self.writing():
-            write_atomically(self.directory.summary, json.dumps(summary, indent=1) + "\n")
-        return summary
+        return state
 
     def _seed(self, hook: str, *where: int) -> None:
         """Before the user's code runs here."""
@@ -196,85 +123,66 @@ class Run:
         return time.perf_counter() - self.began
 
     def _kept(self, state: State) -> State:
-        """The state with the totals of now, safely on disk."""
+        """The state with the totals of now, handed out."""
         self.totals.seconds = self._seconds()
-        state = replace(state, totals=replace(self.totals), registry=self.course.registry)
+        state = replace(state, totals=replace(self.totals), registry=self.curriculum.registry)
         began = time.perf_counter()
         self.keep(state)
         self.checkpoint_seconds = time.perf_counter() - began
         return state
 
-    def _reused(self) -> State | None:
-        """The longest beginning that an earlier run has left behind."""
-        if self.done is None or self.store is None:
-            return None
-        found, problems = self.done.longest(self.setup, self.parts.known[-1])
-        for message in problems:
-            self.tell(Warned(message=message))
-        if found is None:
-            return None
-        for event in found.events:
-            if isinstance(event, TaskStarted):
-                self.tell(TaskReused(task=event.task, key=found.keys[event.task]))
-            self.tell(event)
-        self.store.restore(found.clients)
-        self.keep(found.state)
-        return found.state
-
-    def _announce(self) -> None:
-        data, e, counts = self.stream.data, self.experiment, self.stream.counts()
-        exemplars = planned(e.memory, counts, self.stream.task_sizes, offered=self.stream.offered)
-        self.tell(
-            RunStarted(
-                version=fedclass.__version__,
-                method=e.method_name,
-                variant=self.method.variant_name,
-                dataset=data.name,
-                dataset_sha256=data.sha256,
-                official=data.official,
-                tasks=list(self.stream.task_sizes),
-                classes=list(self.stream.classes),
-                counts=counts.tolist(),
-                exemplars=exemplars.sum(axis=0).tolist(),
-                rounds=e.train.rounds,
-                seed=e.seed,
-                engine=self.engine.name,
-                machine=fingerprint(),
-                **coverage(self.stream),
-            )
-        )
-        if data.official is False:
-            message = (
-                f"{data.name}: the files do not have the published checksums; these are not results on {data.name}"
-            )
-            self.tell(Warned(message=message))
+    # A task.
 
     def _task(self, state: State) -> State:
         """Learn a task, or the rest of it, and return the state in which the next one begins."""
-        task = state.task
-        with watching():
-            state = self._begun(state) if state.weights is None else state
+        state = self._begun(state) if state.weights is None else state
         assert state.weights is not None
         self.model.load(state.weights)
         state = replace(state, weights=self.model.weights())  # in the model's order, which a file does not keep
         while state.round < self.experiment.train.rounds:
             with watching():
-                after = self._round(state)
-            self._note_code()
-            state = self._kept(after)
-        phases: dict[str, float] = {}
-        with spent(phases, "clients"), watching():
+                state = self._round(state)
+            state = self._kept(state)
+        with watching():
+            state = self._finished(state)
+        return self._kept(state)
+
+    def _begun(self, state: State) -> State:
+        """The state in which a task's first round begins: the head has grown, and with it what is as large."""
+        if self.curriculum.registry != state.registry:
+            state = self._kept(state)  # what was found out now stays so, whatever happens in the first round
+        task = state.task
+        if state.last is not None:
+            self.model.load(state.last)
+        before = self.model.classes
+        self.model.grow_to(self.schedule.classes_until(task), seed=self.experiment.seed)
+        own = grown(state.method, self.declared.server, self.model, before)
+        moments = grown(state.optimizer, self.experiment.server.declare(), self.model, before)
+        weights = self.model.weights()
+        if task == 0:
+            self._seed("start", task)
+            with watching():
+                own = self._own("start", self.method.start(self._server(task, 0, weights, own)))
+        learners = self.curriculum.learners(task, self.tell)
+        names = self.schedule.names(self.schedule.new_classes(task))
+        self.tell(TaskStarted(task=task, new_classes=names, clients=len(learners)))
+        totals = replace(self.totals, seconds=self._seconds())
+        return replace(state, weights=weights, method=own, optimizer=moments, before_task=totals)
+
+    def _finished(self, state: State) -> State:
+        """Close the task, test the model, tell."""
+        task, phases = state.task, dict[str, float]()
+        with spent(phases, "clients"):
             weights, own, exemplars = self._close(state)
-        with spent(phases, "evaluate"), watching():
-            counts, at_sites = self._evaluate(task, weights, own, must=True)
+        with spent(phases, "evaluate"):
+            tested = self._evaluate(task, weights, own, must=True)
             validation = self._validate(weights, own)
-        self._note_code()
-        assert counts is not None  # they were waited for
+        assert tested.confusion is not None  # it was waited for
         self.tell(
             TaskFinished(
                 task=task,
-                confusion=counts.tolist(),
-                at_sites=None if at_sites is None else at_sites.tolist(),
+                confusion=tested.confusion.tolist(),
+                at_sites=None if tested.at_clients is None else tested.at_clients.tolist(),
                 validation=None if validation is None else validation.tolist(),
                 exemplars=exemplars,
                 bytes_up=self.totals.bytes_up - state.before_task.bytes_up,
@@ -283,120 +191,35 @@ class Run:
                 phases=phases,
             )
         )
-        finished = State(
+        return State(
             task=task + 1,
             last=weights,
             method=own,
             optimizer=state.optimizer,
-            confusions=[*state.confusions, counts],
+            confusions=[*state.confusions, tested.confusion],
             validations=state.validations if validation is None else [*state.validations, validation],
         )
-        finished = self._kept(finished)
-        if self.done is not None and self.store is not None:
-            try:
-                self.done.add(self.setup, self.parts.known[-1], finished, self.store.states, self.directory.events)
-            except OSError as error:  # a full disk, or a folder that others own: this run does not need it
-                message = f"task {task + 1} cannot be kept for later runs ({error}); --no-reuse does not try to"
-                self.tell(Warned(message=message))
-        return finished
 
-    def _note_code(self) -> None:
-        """What the user's code was seen to read in training belongs to the run, and to no other one's first tasks."""
-        seen, news = seen_in_training(self.experiment, self.parts.known[-1])
-        if not news:
-            return
-        self.parts = self.parts.with_last(seen)
-        with self.writing():
-            self.parts.write(self.directory)
-        if self.done is not None:
-            self.tell(Warned(message=f"no task is kept for other runs: {listed(news)}"))
-        self.done = None
-
-    def _begun(self, state: State) -> State:
-        """The state in which a task's first round begins: the head has grown, and with it what is as large."""
-        if self.course.registry != state.registry:
-            state = self._kept(state)  # what was found out now stays so, whatever happens in the first round
-        task = state.task
-        if state.last is not None:
-            self.model.load(state.last)
-        before = self.model.classes
-        self.model.grow_to(self.stream.classes_until(task), seed=self.experiment.seed)
-        own = grown(state.method, self.declared.server, self.model, before)
-        moments = grown(state.optimizer, self.experiment.server.declare(), self.model, before)
-        weights = self.model.weights()
-        if task == 0:
-            self._seed("start", task)
-            own = self._own("start", self.method.start(self._server(task, 0, weights, own)))
-        learners = self.course.learners(task, self.tell)
-        self.tell(TaskStarted(task=task, new_classes=self._new_classes(task), clients=len(learners)))
-        totals = replace(self.totals, seconds=self._seconds())
-        return replace(state, weights=weights, method=own, optimizer=moments, before_task=totals)
-
-    def _new_classes(self, task: int) -> list[str]:
-        until = self.stream.classes_until(task)
-        return list(self.stream.classes[until - self.stream.task_sizes[task] : until])
+    # A round.
 
     def _round(self, state: State) -> State:
-        began, train = time.perf_counter(), self.experiment.train
-        task, round, weights, reached = state.task, state.round, state.weights, set(state.reached)
-        assert weights is not None
         phases = {"clients": 0.0, "checkpoint": self.checkpoint_seconds}
-        clients = self.course.learners(task, self.tell)
-        asked = sample(clients, participation=train.participation, seed=self.experiment.seed, task=task, round=round)
-        teacher = state.last if self.declared.teacher == "previous task" else None
-        broadcast = self._broadcast(self.declared.broadcast, state.method)
-        jobs = [Job(client, task, round, "train", weights, teacher, broadcast) for client in asked]
-        down = len(jobs) * (nbytes(weights) + nbytes(broadcast)) + len(set(asked) - reached) * nbytes(teacher or {})
-        reached.update(asked)
-        used: list[Update] = []
-
-        def received() -> Iterator[Update]:
-            """Hands on one update at a time, so that only their sum is ever in memory; keeps what the event needs."""
-            for update in timed(self._usable(jobs), phases, "clients"):
-                used.append(Update(update.client, task, round, {}, update.examples, update.metrics))
-                self._seed("aggregate", task, round, len(used))  # whatever clients and listeners have drawn here
-                yield update
-            self._seed("aggregate", task, round, len(used) + 1)
-
-        up = self.totals.bytes_up
-        updates = received()
-        first = next(updates, None)  # none at all could not be averaged
-        new_weights, own, moments = weights, state.method, state.optimizer
-        if first is not None:
-            server = self._server(task, round, weights, own)
-            new_weights, own = self.method.aggregate(server, chain([first], updates))
-            own = self._own("aggregate", own)
-            settings = self.experiment.server
-            new_weights, moments = server_optimizer.step(settings, self.model, weights, new_weights, moments)
+        began, up = time.perf_counter(), self.totals.bytes_up
+        asked = self._sample(state)
+        answers = self._dispatch(state, asked, phases)
+        after = self._aggregate(state, answers)
         phases["aggregate"] = time.perf_counter() - began - phases["clients"]
-        if len(used) < train.min_updates:
-            raise RoundError(
-                f"task {task + 1}, round {round + 1}: {len(used)} of {len(jobs)} updates were usable, and "
-                f"train.min_updates = {train.min_updates} are needed; {self.directory.events} says why each was "
-                "rejected or missing (NaN often means that train.learning_rate is too high)"
-            )
-        self.totals.bytes_down += down
-        examples = [update.examples for update in used]
-        self.totals.samples += int(sum(update.metrics["samples"] for update in used))
-        losses = [update.metrics["loss"] for update in used]
-        last = round == train.rounds - 1  # the end of the task tests it anyway
-        every = self.experiment.evaluation.every
-        counts = validation = None
-        if every and not last and (round + 1) % every == 0 and not self.declared.predicts_with:
-            with spent(phases, "evaluate"):
-                validation = self._validate(new_weights, own)
-                if validation is None:  # who holds out images to choose by sees test figures at the end of tasks only
-                    counts, _ = self._evaluate(task, new_weights, own, must=False)
+        counts, validation = self._evaluate_round(after, phases)
         self.tell(
             RoundFinished(
-                task=task,
-                round=round,
-                clients=[update.client for update in used],
-                examples=examples,
-                losses=losses,
-                loss=float(np.average(losses, weights=examples)),
+                task=state.task,
+                round=state.round,
+                clients=[update.client for update in answers.used],
+                examples=answers.examples,
+                losses=answers.losses,
+                loss=float(np.average(answers.losses, weights=answers.examples)),
                 bytes_up=self.totals.bytes_up - up,
-                bytes_down=down,
+                bytes_down=answers.bytes_down,
                 seconds=time.perf_counter() - began,
                 correct=None if counts is None else counts.diagonal().tolist(),
                 tested=None if counts is None else counts.sum(axis=1).tolist(),
@@ -405,28 +228,79 @@ class Run:
                 validation_tested=None if validation is None else validation.sum(axis=1).tolist(),
             )
         )
-        return replace(
-            state, round=round + 1, weights=new_weights, method=own, optimizer=moments, reached=frozenset(reached)
-        )
+        return replace(after, round=state.round + 1, reached=state.reached | {*asked})
+
+    def _sample(self, state: State) -> list[int]:
+        """The clients to ask."""
+        clients = self.curriculum.learners(state.task, self.tell)
+        wanted, seed = self.experiment.train.participation, self.experiment.seed
+        return sample(clients, participation=wanted, seed=seed, task=state.task, round=state.round)
+
+    def _dispatch(self, state: State, asked: Sequence[int], phases: dict[str, float]) -> "Answers":
+        """Jobs for these clients, and what will come back. phases: where the time spent waiting is counted."""
+        task, round, weights = state.task, state.round, state.weights
+        assert weights is not None
+        teacher = state.last if self.declared.teacher == "previous task" else None
+        broadcast = self._broadcast(self.declared.broadcast, state.method)
+        jobs = [Job(client, task, round, "train", weights, teacher, broadcast) for client in asked]
+        to_teach = len(set(asked) - state.reached)
+        down = len(jobs) * (nbytes(weights) + nbytes(broadcast)) + to_teach * nbytes(teacher or {})
+        self.totals.bytes_down += down
+
+        def before(number: int) -> None:
+            self._seed("aggregate", task, round, number)  # whatever clients and listeners have drawn here
+
+        return Answers(timed(self._usable(jobs), phases, "clients"), len(jobs), down, before)
+
+    def _aggregate(self, state: State, answers: "Answers") -> State:
+        """The state with the model that the method and the server's optimizer make of the updates."""
+        assert state.weights is not None
+        updates = iter(answers)
+        first = next(updates, None)  # none at all could not be averaged
+        if first is not None:
+            server = self._server(state.task, state.round, state.weights, state.method)
+            weights, own = self.method.aggregate(server, chain([first], updates))
+            own, settings = self._own("aggregate", own), self.experiment.server
+            weights, moments = server_optimizer.step(settings, self.model, state.weights, weights, state.optimizer)
+            state = replace(state, weights=weights, method=own, optimizer=moments)
+        if len(answers.used) < (fewest := self.experiment.train.min_updates):
+            raise RoundError(
+                f"task {state.task + 1}, round {state.round + 1}: {len(answers.used)} of {answers.asked} updates were "
+                f"usable, and train.min_updates = {fewest} are needed; the run's events.jsonl says why each was "
+                "rejected or missing (NaN often means that train.learning_rate is too high)"
+            )
+        self.totals.samples += int(sum(update.metrics["samples"] for update in answers.used))
+        return state
+
+    def _evaluate_round(self, state: State, phases: dict[str, float]) -> tuple[Counts | None, Counts | None]:
+        """Counts on test images or, where images are held out to choose by, on those; in most rounds neither."""
+        every, last = self.experiment.evaluation.every, self.experiment.train.rounds - 1
+        if not every or state.round == last or (state.round + 1) % every or self.declared.predicts_with:
+            return None, None  # the end of the task tests its last round anyway
+        assert state.weights is not None
+        with spent(phases, "evaluate"):
+            if (validation := self._validate(state.weights, state.method)) is not None:
+                return None, validation  # who chooses by these sees test figures at the end of tasks only
+            return self._evaluate(state.task, state.weights, state.method, must=False).confusion, None
 
     # The method's own state.
 
     def _server(self, task: int, round: int, weights: Weights, own: Tensors) -> ServerContext:
         """What the method's hooks at the server are given."""
-        until = self.stream.classes_until(task)
+        new = self.schedule.new_classes(task)
 
         def build() -> IncrementalModel:
-            model = self.setup.build().to(self.model.head.weight.device)
-            model.grow_to(until, seed=self.experiment.seed)
+            model = self.curriculum.build().to(self.model.head.weight.device)
+            model.grow_to(new.stop, seed=self.experiment.seed)
             return model
 
         return ServerContext(
             task=task,
             round=round,
             rounds=self.experiment.train.rounds,
-            old_classes=until - self.stream.task_sizes[task],
+            old_classes=new.start,
             sizes=Sizes.of(self.model),
-            clients=len(self.course.everyone()),
+            clients=len(self.curriculum.everyone()),
             weights=weights,
             state={name: own[name] for name in self.declared.server if name in own},  # in the declared order
             generator=generator(self.experiment.seed, "server", "task", task, "round", round),
@@ -474,7 +348,7 @@ class Run:
         self._seed("end_rounds", task)
         weights, own = self.method.end_rounds(self._server(task, rounds, weights, state.method))
         own = self._own("end_rounds", own)
-        jobs = [Job(client, task, rounds, "end_task", weights, None) for client in self.course.everyone()]
+        jobs = [Job(client, task, rounds, "end_task", weights, None) for client in self.curriculum.everyone()]
         updates = list(self._usable(jobs))
         selects = self.declared.select or self.experiment.memory.select
         if self.declared.uploads.get("end_task") or self.declared.rows or selects in HERDING:
@@ -485,10 +359,10 @@ class Run:
         if not set(self.declared.predicts_with) <= own.keys():
             raise RoundError(
                 f"task {task + 1}: no client sent its {' and '.join(self.declared.predicts_with)}, without which "
-                f"nothing can be predicted; {self.directory.events} says why each was rejected or missing"
+                "nothing can be predicted; the run's events.jsonl says why each was rejected or missing"
             )
         if never := self.method.never_predicted(own):
-            names = ", ".join(repr(self.stream.classes[i]) for i in never[:5]) + (" ..." if len(never) > 5 else "")
+            names = ", ".join(map(repr, self.schedule.names(never[:5]))) + (" ..." if len(never) > 5 else "")
             message = (
                 f"task {task + 1}: no client has enough exemplars of class {names}, which is never predicted; "
                 "more exemplars per class would help (memory.per_class=2)"
@@ -496,85 +370,59 @@ class Run:
             self.tell(Warned(message=message))
         return weights, own, sum(update.examples for update in updates)
 
-    def _evaluate(
-        self, task: int, weights: Weights, own: Tensors, *, must: bool
-    ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
-        """Counts on test images of the server, and beside them on those of the sites; or on the sites' alone.
-
-        must: wait for sites without which a task could not be tested; otherwise there are no counts then.
-        """
-        at_sites = None
+    def _evaluate(self, task: int, weights: Weights, own: Tensors, *, must: bool) -> Tested:
+        """must: wait for images without which the task could not be tested."""
         own = self._broadcast(self.declared.predicts_with, own)
-        if self.course.at_sites:
-            at_sites = self._evaluate_at_sites(task, weights, own, must=must and not self.course.at_server)
-        if not self.course.at_server:
-            return at_sites, None
-        self.model.load(weights)
-        self._seed("evaluate", task)
-        return confusion(self.model, self.method, own, self.stream, self.setup.normalisation), at_sites
 
-    def _validate(self, weights: Weights, own: Tensors) -> NDArray[np.int64] | None:
+        def here(test: Split) -> Counts:
+            self.model.load(weights)
+            self._seed("evaluate", task)
+            return confusion(self.model, self.method, own, test, self.curriculum.normalisation)
+
+        def at_clients(clients: Sequence[int]) -> Iterator[Update]:
+            jobs = [Job(c, task, self.experiment.train.rounds, "evaluate", weights, None, own) for c in clients]
+            yield from self._usable(jobs)
+            self.totals.bytes_down += len(jobs) * nbytes(weights)
+
+        return self.curriculum.test(Trial(task, here, at_clients), self.tell, must=must)
+
+    def _validate(self, weights: Weights, own: Tensors) -> Counts | None:
         """Counts on validation images, if there are any."""
-        if not self.stream.held_out:
+        images = self.curriculum.validation
+        if images is None:
             return None
         self.model.load(weights)
-        return confusion(self.model, self.method, own, as_test(self.stream), self.setup.normalisation)
+        return confusion(self.model, self.method, own, images, self.curriculum.normalisation)
 
-    def _evaluate_at_sites(self, task: int, weights: Weights, own: Tensors, *, must: bool) -> NDArray[np.int64] | None:
-        classes, waiting = self.stream.classes_until(task), self.course.everyone()
-        total = np.zeros((classes, classes), np.int64)
-        spans = list(pairwise(accumulate(self.stream.task_sizes, initial=0)))
-        until = time.monotonic() + self.course.patience
-        while True:
-            jobs = [Job(c, task, self.experiment.train.rounds, "evaluate", weights, None, own) for c in waiting]
-            for update in self._usable(jobs):
-                total += update.extras["confusion"].numpy()
-                waiting.remove(update.client)
-            self.totals.bytes_down += len(jobs) * nbytes(weights)
-            if all(total[first:end].any() for first, end in spans):
-                break
-            if not must:
-                return None
-            if not waiting or time.monotonic() > until:
-                raise RoundError(
-                    f"task {task + 1}: no site that answered holds out images of the classes of one of the tasks, and "
-                    "the model cannot be tested; run again once a site has such images (five of a class are enough)"
-                )
-            time.sleep(self.course.ask_every)
-        untested = [name for name, images in zip(self.stream.classes, total.sum(axis=1), strict=True) if not images]
-        if untested:
-            names = ", ".join(map(repr, untested[:5])) + (" ..." if len(untested) > 5 else "")
-            self.tell(Warned(message=f"task {task + 1}: no site that answered holds out an image of class {names}"))
-        return total
 
-    def _summary(self, state: State) -> dict[str, Any]:
-        e = self.experiment
-        assert state.last is not None
-        return {
-            "method": e.method_name,
-            "variant": self.method.variant_name,
-            "dataset": self.stream.data.name,
-            "official_data": self.stream.data.official,
-            "tasks": list(self.stream.task_sizes),
-            "seed": e.seed,
-            "engine": self.engine.name,
-            **metrics.summarise(state.confusions, self.stream.task_sizes),
-            **metrics.summarise_validation(state.validations, self.stream.task_sizes),
-            **coverage(self.stream),
-            "bytes_up": self.totals.bytes_up,
-            "bytes_down": self.totals.bytes_down,
-            "seconds": state.totals.seconds,
-            "samples_per_second": self.totals.samples / state.totals.seconds,
-            "weights_sha256": sha256(state.last),
-            "code": self.parts.known[-1].digests,
-            "mixed_code": self.parts.mixed_code,
-        }
+@dataclass
+class Answers:
+    """The updates of a round, handed on one at a time, so that only their sum is ever in memory.
 
-    def _write_model(self, last: Weights, own: Tensors) -> None:
-        named = dict(last) | {f"{EXTRAS}{name}": own[name] for name in self.declared.predicts_with}
-        tensors = {name: plain(tensor) for name, tensor in named.items()}
-        write_atomically(self.directory.model, save(tensors, metadata=describe(self.setup, tensors)))
-        write_atomically(self.directory.classes, json.dumps(list(self.stream.classes)) + "\n")
+    asked: how many clients were.  before: called with a number before anything is made of each update, and once after
+    the last.  used: all that was handed on, without tensors.
+    """
+
+    updates: Iterator[Update]
+    asked: int
+    bytes_down: int
+    before: Callable[[int], None]
+    used: list[Update] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Update]:
+        for update in self.updates:
+            self.used.append(replace(update, weights={}, extras={}))
+            self.before(len(self.used))
+            yield update
+        self.before(len(self.used) + 1)
+
+    @property
+    def examples(self) -> list[int]:
+        return [update.examples for update in self.used]
+
+    @property
+    def losses(self) -> list[float]:
+        return [update.metrics["loss"] for update in self.used]
 
 
 @contextlib.contextmanager

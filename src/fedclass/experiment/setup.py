@@ -1,18 +1,24 @@
 """From a recipe to things that exist: data found and hashed, partition drawn, model built. No training yet."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+from fedclass.data.coverage import coverage
 from fedclass.data.datasets import DATASETS, load
-from fedclass.data.memory import check_budget, check_fewest
+from fedclass.data.images import Split
+from fedclass.data.memory import check_budget, check_fewest, planned
+from fedclass.data.schedule import Schedule
 from fedclass.data.stream import Stream, build_stream
 from fedclass.data.validation import hold_out
 from fedclass.errors import ConfigError
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.curriculum import DataFacts, Tell, Tested, Trial
 from fedclass.federation.client import Client, chosen_device
 from fedclass.federation.store import ClientStore
 from fedclass.models.incremental import IncrementalModel
@@ -20,17 +26,22 @@ from fedclass.models.incremental import IncrementalModel
 
 @dataclass(frozen=True)
 class Setup:
+    """A recipe made ready. Its stream is known from the start, and so it is its own curriculum."""
+
     experiment: Experiment
     stream: Stream
 
     @property
+    def image(self) -> tuple[int, int, int]:
+        height, width, channels = self.stream.data.train.images.shape[1:]
+        return height, width, channels
+
+    @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        source = DATASETS[self.experiment.data.name]
-        return source.mean, source.std
+        return normalisation(self.experiment)
 
     def build(self) -> IncrementalModel:
-        height, width = self.stream.data.train.images.shape[1:3]
-        return self.experiment.build((height, width))
+        return self.experiment.build(self.image[:2])
 
     def client(self, store: ClientStore) -> Client:
         e = self.experiment
@@ -44,6 +55,63 @@ class Setup:
             store=store,
             seed=e.seed,
         )
+
+    # The curriculum: see there.
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.stream
+
+    @property
+    def registry(self) -> Mapping[str, Any]:
+        return {}
+
+    def restore(self, registry: Mapping[str, Any]) -> None:
+        pass
+
+    def facts(self) -> DataFacts:
+        e, stream, counts = self.experiment, self.stream, self.stream.counts()
+        exemplars = planned(e.memory, counts, stream.task_sizes, offered=stream.offered)
+        return DataFacts(
+            name=stream.data.name,
+            sha256=stream.data.sha256,
+            official=stream.data.official,
+            counts=counts.tolist(),
+            exemplars=exemplars.sum(axis=0).tolist(),
+            partition_sha256=shares_sha256(self) if e.partition.kind == "file" else None,
+            coverage=coverage(stream),
+        )
+
+    def begin(self, task: int, tell: Tell) -> bool:  # noqa: ARG002
+        return task < len(self.stream.task_sizes)
+
+    def learners(self, task: int, tell: Tell) -> list[int]:  # noqa: ARG002
+        """Those with new data, or, if exemplars count, with anything."""
+        new = self.stream.new_classes(task)
+        first = 0 if exemplars_count(self.experiment) else new.start
+        held: list[int] = np.flatnonzero(self.stream.counts()[:, first : new.stop].any(axis=1)).tolist()
+        return held
+
+    def everyone(self) -> list[int]:
+        return list(range(self.stream.clients))
+
+    def test(self, trial: Trial, tell: Tell, *, must: bool) -> Tested:  # noqa: ARG002
+        return Tested(trial.here(self.stream.test))
+
+    @property
+    def validation(self) -> Split | None:
+        return self.stream.validation
+
+
+def normalisation(experiment: Experiment) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel."""
+    source = DATASETS[experiment.data.name]
+    return source.mean, source.std
+
+
+def exemplars_count(experiment: Experiment) -> bool:
+    """Whether a client that has exemplars and no new data has something to learn from."""
+    return experiment.train.weighting == "with-exemplars" and experiment.memory.keeps
 
 
 def check_device(name: str, *, where: str) -> None:

@@ -25,8 +25,8 @@ import fedclass
 from fedclass import usercode
 from fedclass.errors import RunError
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.curriculum import Curriculum
 from fedclass.experiment.machine import fingerprint
-from fedclass.experiment.setup import Setup
 from fedclass.runs.layout import RunDirectory, write_atomically
 from fedclass.wire import sha256
 
@@ -102,10 +102,10 @@ def of_code(experiment: Experiment) -> Sources:
     )
 
 
-def sources(setup: Setup) -> Sources:
+def sources(curriculum: Curriculum) -> Sources:
     """With what the model is, and the files that it was built from."""
-    model = sha256(setup.build().weights())  # first: it is watched which files this opens
-    return replace(of_code(setup.experiment), model=model)
+    model = sha256(curriculum.build().weights())  # first: it is watched which files this opens
+    return replace(of_code(curriculum.experiment), model=model)
 
 
 def seen_in_training(experiment: Experiment, known: Sources) -> tuple[Sources, list[str]]:

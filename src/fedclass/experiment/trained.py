@@ -29,8 +29,8 @@ from fedclass.data.images import ImageSet
 from fedclass.data.pictures import Fitted, as_picture, fit, read_picture, upright
 from fedclass.errors import ConfigError, DataError, RunError
 from fedclass.experiment.config import ModelSettings, experiment
+from fedclass.experiment.curriculum import Curriculum
 from fedclass.experiment.export import write_onnx
-from fedclass.experiment.setup import Setup
 from fedclass.federation.evaluate import BATCH, scores
 from fedclass.methods.base import Method, parameters
 from fedclass.models.incremental import IncrementalModel
@@ -69,15 +69,14 @@ class Description:
 _DESCRIPTION = TypeAdapter(Description)
 
 
-def describe(setup: Setup, tensors: Weights) -> dict[str, str]:
+def describe(curriculum: Curriculum, tensors: Weights) -> dict[str, str]:
     """The metadata of model.safetensors."""
-    e = setup.experiment
-    height, width, channels = setup.stream.data.train.images.shape[1:]
-    mean, std = setup.normalisation
+    e = curriculum.experiment
+    mean, std = curriculum.normalisation
     description = Description(
         version=fedclass.__version__,
         dataset=e.data.name,
-        image=(height, width, channels),
+        image=curriculum.image,
         mean=mean,
         std=std,
         model=e.model,

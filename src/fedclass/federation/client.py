@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedclass.data.batches import as_input, crop_and_flip, cut_out, normalise
-from fedclass.data.images import ImageSet
+from fedclass.data.images import Split
 from fedclass.data.memory import HERDING, Exemplars, MemorySettings, herd, remember
 from fedclass.data.partition import Index
 from fedclass.errors import ClientError, ConfigError, FedclassError
@@ -58,12 +58,10 @@ def chosen_device(name: str) -> torch.device:
 
 
 class ClientStream(Protocol):
-    """What a client sees of a stream: its images, numbered in `data.train`, and which of them arrive when."""
+    """What a client sees of a stream: images with their classes, and which of them arrive when."""
 
     @property
-    def data(self) -> ImageSet: ...
-    @property
-    def targets(self) -> Index: ...
+    def train(self) -> Split: ...
     @property
     def task_sizes(self) -> tuple[int, ...]: ...
     @property
@@ -115,8 +113,8 @@ class Client:
         self.device = chosen_device(train.device)
         self.model = build().to(self.device)
         self.teacher = build().to(self.device).eval() if self.declared.teacher else None
-        self._images = torch.from_numpy(stream.data.train.images)
-        self._targets = torch.from_numpy(stream.targets)
+        self._images = torch.from_numpy(stream.train.images)
+        self._targets = torch.from_numpy(stream.train.labels)
         self._loaded: Weights | None = None  # what self.teacher holds
         self._cached_logits: dict[int, Tensor] = {}  # of self.teacher, per client
 
@@ -343,7 +341,7 @@ class Client:
 
             arrived = self.stream.new_data(job.client, task)
             classes = sum(self.stream.offered[: task + 1])
-            exemplars = remember(exemplars, arrived, self.stream.targets, self.memory, rank, classes=classes)
+            exemplars = remember(exemplars, arrived, self.stream.train.labels, self.memory, rank, classes=classes)
         rows = Kept(self._annotated(job, state, exemplars), self.model.classes) if self.declared.rows else Kept()
         state = replace(state, tasks=tasks, exemplars=exemplars, rows=rows)
         self.store.save(job.client, state)

@@ -1,7 +1,6 @@
 """How good the global model is: counts, from which every metric is derived."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -9,22 +8,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedclass.data.batches import as_input, normalise
-from fedclass.data.images import ImageSet
-from fedclass.data.partition import Index
+from fedclass.data.images import Split
 from fedclass.methods.base import Method
 from fedclass.models.incremental import IncrementalModel
 from fedclass.wire import Tensors
 
 BATCH = 256
-
-
-class EvaluationStream(Protocol):
-    """Images to test with, in `data.test`, and their classes, numbered in order of arrival; -1 for others."""
-
-    @property
-    def data(self) -> ImageSet: ...
-    @property
-    def test_targets(self) -> Index: ...
 
 
 def scores(
@@ -44,18 +33,19 @@ def confusion(
     model: IncrementalModel,
     method: Method,
     state: Tensors,
-    stream: EvaluationStream,
+    test: Split,
     normalisation: tuple[Sequence[float], Sequence[float]],
 ) -> NDArray[np.int64]:
     """(classes, classes): how many test images of each class (row) were taken for each (column).
 
-    All classes that the model has met are tested, and all of them compete.
+    All classes that the model has met are tested, and all of them compete. test: images with their classes, numbered
+    in order of arrival; -1 for others.
     """
-    index = np.flatnonzero((stream.test_targets >= 0) & (stream.test_targets < model.classes))
+    index = np.flatnonzero((test.labels >= 0) & (test.labels < model.classes))
     model.eval()
     predicted = []
     for part in torch.from_numpy(index).split(BATCH):
-        images = torch.from_numpy(stream.data.test.images)[part]
+        images = torch.from_numpy(test.images)[part]
         predicted.append(scores(model, method, state, images, normalisation).argmax(dim=1).cpu())
-    cells = stream.test_targets[index] * model.classes + torch.cat(predicted).numpy()
+    cells = test.labels[index] * model.classes + torch.cat(predicted).numpy()
     return np.bincount(cells, minlength=model.classes**2).reshape(model.classes, model.classes)

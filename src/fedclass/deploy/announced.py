@@ -1,8 +1,8 @@
-"""Tasks as sites bring them: the server asks which classes there are, and decides when it is time to learn new ones."""
+"""The curriculum that sites announce: the server asks which classes there are, and decides when to learn new ones."""
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,17 +10,18 @@ import numpy as np
 
 from fedclass.data.images import ImageSet, Split
 from fedclass.data.memory import planned
-from fedclass.data.stream import Stream
+from fedclass.data.schedule import Schedule
 from fedclass.deploy.registry import Registry
 from fedclass.engines.flower.roster import Roster
 from fedclass.errors import RoundError
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.curriculum import Counts, DataFacts, Tell, Tested, Trial
 from fedclass.experiment.machine import fingerprint
-from fedclass.experiment.setup import Setup
+from fedclass.experiment.setup import exemplars_count, normalisation
+from fedclass.models.incremental import IncrementalModel
 from fedclass.runs.events import Event, SitesKnown, Warned
 from fedclass.wire import Announcement
 
-Tell = Callable[[Event], None]
 GLANCE = 0.5  # seconds between two looks for the operator's word
 NEXT, FINISH = "next-task", "finish"  # the operator's words: files in the run directory
 
@@ -31,7 +32,8 @@ class Rules:
 
     next_task: "rounds" (as soon as the last one's rounds are done), "word" (of the operator), or "classes" (when
     `new_classes` have been announced). Whichever it is, a task needs a class that is new, and the first one needs no
-    word.  tasks: how many; 0: until the operator says so.  min_sites: without which no task begins.
+    word.  tasks: how many; 0: until the operator says so.  min_sites: without which no task begins.  ask_every: seconds
+    between two questions to sites.  wait: seconds to wait for sites without which nothing can be learned or tested.
     """
 
     next_task: Literal["rounds", "word", "classes"]
@@ -43,25 +45,43 @@ class Rules:
     test_at: Literal["sites", "server", "both"]
 
 
-class SitesCourse:
-    def __init__(self, experiment: Experiment, test: ImageSet | None, roster: Roster, rules: Rules, root: Path) -> None:
-        self.experiment, self.test, self.roster, self.rules, self.root = experiment, test, roster, rules, root
+class Announced:
+    """here: the server's test images, if it tests; of its training images, if it has any, none are used."""
+
+    validation = None
+
+    def __init__(self, experiment: Experiment, here: ImageSet | None, roster: Roster, rules: Rules, root: Path) -> None:
+        self.experiment, self.here, self.roster, self.rules, self.root = experiment, here, roster, rules, root
         self.known = Registry()
-        self.image: tuple[int, int, int] | None = None
-        self.at_server, self.at_sites = rules.test_at != "sites", rules.test_at != "server"
-        self.patience, self.ask_every = rules.wait, rules.ask_every
+        self._image: tuple[int, int, int] | None = None
         self._warned: set[str] = set()
         self._early: list[Event] = []
         self._met: Mapping[str, Announcement] | None = None  # what sites said when the server met them
 
     @property
+    def image(self) -> tuple[int, int, int]:
+        assert self._image is not None  # sites have been met
+        return self._image
+
+    @property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        return normalisation(self.experiment)
+
+    def build(self) -> IncrementalModel:
+        return self.experiment.build(self.image[:2])
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(tuple(self.known.classes), tuple(self.known.sizes))
+
+    @property
     def registry(self) -> Mapping[str, Any]:
-        return {**self.known.table(), "image": self.image}
+        return {**self.known.table(), "image": self._image}
 
     def restore(self, registry: Mapping[str, Any]) -> None:
         if registry:
             table = dict(registry)
-            self.image = tuple(table.pop("image"))
+            self._image = tuple(table.pop("image"))
             self.known = Registry.read(table)
             self.roster.pins.update(self.known.nodes)
 
@@ -79,35 +99,23 @@ class SitesCourse:
             self._pause(min(self.rules.ask_every, 5.0))
         self._met = found
 
-    def setup(self) -> Setup:
-        """The experiment with all that is known so far."""
-        assert self.image is not None
-        known, classes = self.known, tuple(self.known.classes)
-        none = Split(np.empty((0, *self.image), np.uint8), np.empty(0, np.int64))
-        data = ImageSet("sites", (), none, none, official=None)
-        test_targets = np.empty(0, np.int64)
-        if self.test is not None:
-            data = replace(self.test, train=none)
-            number = {name: i for i, name in enumerate(classes)}
-            of_label = np.array([number.get(name, -1) for name in self.test.classes], np.int64)
-            test_targets = of_label[self.test.test.labels]
-        shares = [np.empty(0, np.int64) for _ in known.sites]
-        sizes = tuple(known.sizes)
-        stream = Stream(data, classes, sizes, none.labels, test_targets, shares, offered=sizes)
-        return Setup(self.experiment, stream)
+    def facts(self) -> DataFacts:
+        said, here = self._sites_known(), self.here
+        name, sha256, official = ("sites", "", None) if here is None else (here.name, here.sha256, here.official)
+        return DataFacts(name, sha256, official, said.counts, said.exemplars)
 
-    def begin(self, task: int, tell: Tell) -> Setup | None:
+    def begin(self, task: int, tell: Tell) -> bool:
         while self._early:
             tell(self._early.pop(0))
         if task < len(self.known.sizes):  # of a run that goes on
-            tell(self._facts())
-            return self.setup()
+            tell(self._sites_known())
+            return True
         if self.rules.tasks and task >= self.rules.tasks:
-            return None
+            return False
         first = task == 0
         while True:
             if (self.root / FINISH).exists():
-                return None
+                return False
             found = self._met if first and self._met is not None else self._announcements(task, tell)
             self._met = None
             new = self.known.unknown(found)
@@ -117,9 +125,9 @@ class SitesCourse:
             self._pause(self.rules.ask_every)
         (self.root / NEXT).unlink(missing_ok=True)
         self.known.begin(found)
-        self.known.admit(found, exemplars_count=self._exemplars_count())
-        tell(self._facts())
-        return self.setup()
+        self.known.admit(found, exemplars_count=exemplars_count(self.experiment))
+        tell(self._sites_known())
+        return True
 
     def _is_time(self, new: list[str], *, first: bool) -> bool:
         match self.rules.next_task:
@@ -152,9 +160,9 @@ class SitesCourse:
         others = set(self.roster.connected()) - set(self.known.learners)
         found = self._fitting({site: self.roster.said[site] for site in others}, tell)
         joined = self.known.enter(found)
-        self.known.admit(found, exemplars_count=self._exemplars_count())
+        self.known.admit(found, exemplars_count=exemplars_count(self.experiment))
         if joined:
-            tell(self._facts())
+            tell(self._sites_known())
         self.known.nodes = dict(self.roster.pins)
         return self.known.numbers(self.known.learners)
 
@@ -164,8 +172,49 @@ class SitesCourse:
     def site(self, client: int) -> str:
         return self.known.sites[client]
 
-    def _exemplars_count(self) -> bool:
-        return self.experiment.train.weighting == "with-exemplars" and self.experiment.memory.keeps
+    # Testing.
+
+    def test(self, trial: Trial, tell: Tell, *, must: bool) -> Tested:
+        """On the server's test images, and beside them on those that sites hold out; or on the sites' alone."""
+        at_sites = None
+        if self.rules.test_at != "server":
+            at_sites = self._tested_at_sites(trial, tell, must=must and self.here is None)
+        if self.here is None:
+            return Tested(at_sites)
+        number = {name: label for label, name in enumerate(self.known.classes)}
+        of_label = np.array([number.get(name, -1) for name in self.here.classes], np.int64)
+        return Tested(trial.here(Split(self.here.test.images, of_label[self.here.test.labels])), at_sites)
+
+    def _tested_at_sites(self, trial: Trial, tell: Tell, *, must: bool) -> Counts | None:
+        """must: wait for sites without which a task could not be tested; otherwise there are no counts then."""
+        classes, waiting = self.schedule.classes_until(trial.task), self.everyone()
+        total = np.zeros((classes, classes), np.int64)
+        until = time.monotonic() + self.rules.wait
+        while True:
+            for update in trial.at_clients(list(waiting)):
+                total += update.extras["confusion"].numpy()
+                waiting.remove(update.client)
+            if self._every_task_in(total):
+                break
+            if not must:
+                return None
+            if not waiting or time.monotonic() > until:
+                raise RoundError(
+                    f"task {trial.task + 1}: no site that answered holds out images of the classes of one of the "
+                    "tasks, and the model cannot be tested; run again once a site has such images (five of a class are "
+                    "enough)"
+                )
+            time.sleep(self.rules.ask_every)
+        untested = self.schedule.names(np.flatnonzero(total.sum(axis=1) == 0).tolist())
+        if untested:
+            names = ", ".join(map(repr, untested[:5])) + (" ..." if len(untested) > 5 else "")
+            message = f"task {trial.task + 1}: no site that answered holds out an image of class {names}"
+            tell(Warned(message=message))
+        return total
+
+    def _every_task_in(self, counts: Counts) -> bool:
+        tasks = [self.schedule.new_classes(task) for task in range(len(self.schedule.task_sizes))]
+        return all(counts[new.start : new.stop].any() for new in tasks)
 
     # What sites say.
 
@@ -185,9 +234,9 @@ class SitesCourse:
             if said.image is None:
                 self._warn(f"site {site} has no images yet", tell)
                 continue
-            self.image = self.image or said.image
-            if said.image != self.image:
-                self._warn(f"site {site} takes no part: its images are {said.image}, not {self.image}", tell)
+            self._image = self._image or said.image
+            if said.image != self._image:
+                self._warn(f"site {site} takes no part: its images are {said.image}, not {self._image}", tell)
                 continue
             here = fingerprint()
             differing = [f"{key} {value}" for key, value in sorted(said.machine.items()) if here.get(key) != value]
@@ -201,7 +250,7 @@ class SitesCourse:
             self._warned.add(message)
             tell(Warned(message=message))
 
-    def _facts(self) -> SitesKnown:
+    def _sites_known(self) -> SitesKnown:
         rows = self.known.rows()
         counts = np.array(rows, np.int64).reshape(len(rows), len(self.known.classes))
         kept = planned(self.experiment.memory, counts, tuple(self.known.sizes)).sum(axis=0)
