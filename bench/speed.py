@@ -93,14 +93,14 @@ def noise(
     settings = {
         "train.batch_size": 32,
         "train.local_epochs": 1,
-        "train.learning_rate": 0.01,
+        "optimizer.learning_rate": 0.01,
         "memory.per_client": 0,
         "evaluation.every": 0,
         **{key.replace("__", "."): value for key, value in keys.items()},
     }
     method = str(settings.pop("method", "fedavg"))
     words = [f"{key}={value}" for key, value in settings.items()]
-    experiment = load(None, ["data.name=cifar10", "train.participation=1", *words], method=method)
+    experiment = load(None, ["data.name=cifar10", "server.participation=1", *words], method=method)
     return Setup(experiment, Stream(data, data.classes, sizes, labels, test_labels, shares, offered=sizes))
 
 
@@ -286,7 +286,7 @@ def point(keys: dict[str, Any]) -> dict[str, Any]:
 
 GROWTH: dict[str, dict[int, dict[str, Any]]] = {
     "clients": {
-        n: {"clients": n, "images": 60_000, "tasks": [10], "train__participation": 0.1, "train__rounds": 3}
+        n: {"clients": n, "images": 60_000, "tasks": [10], "server__participation": 0.1, "train__rounds": 3}
         for n in (20, 200, 2_000, 10_000)
     },
     "classes": {

@@ -165,7 +165,7 @@ class SitesCourse:
         return self.known.sites[client]
 
     def _exemplars_count(self) -> bool:
-        return self.experiment.train.weighting == "with-exemplars" and self.experiment.memory.keeps
+        return self.experiment.server.weighting == "with-exemplars" and self.experiment.memory.keeps
 
     # What sites say.
 

@@ -29,7 +29,7 @@ from fedclass.runs.layout import RunDirectory, Writing, write_atomically
 from fedclass.wire import Plan
 
 ANNOUNCING = 300.0  # seconds for a site to say what it holds: one that hangs must not keep the others waiting
-SENT = ("seed", "memory", "model", "train", "method")  # tables of a recipe that sites are told
+SENT = ("seed", "memory", "model", "train", "optimizer", "server", "method")  # tables of a recipe that sites are told
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,7 +58,7 @@ class StreamCourse:
         """Those with new data, or, if exemplars count, with anything."""
         if self._learners[0] != task:
             e, stream = self.setup.experiment, self.setup.stream
-            first = 0 if e.train.weighting == "with-exemplars" and e.memory.keeps else task
+            first = 0 if e.server.weighting == "with-exemplars" and e.memory.keeps else task
             found = [c for c in self.everyone() if any(len(stream.new_data(c, t)) for t in range(first, task + 1))]
             self._learners = task, found
         return self._learners[1]

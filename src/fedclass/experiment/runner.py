@@ -319,12 +319,12 @@ class Run:
         return list(self.stream.classes[until - self.stream.task_sizes[task] : until])
 
     def _round(self, state: State) -> State:
-        began, train = time.perf_counter(), self.experiment.train
+        began, train, server = time.perf_counter(), self.experiment.train, self.experiment.server
         task, round, weights, reached = state.task, state.round, state.weights, set(state.reached)
         assert weights is not None
         phases = {"clients": 0.0, "checkpoint": self.checkpoint_seconds}
         clients = self.course.learners(task, self.tell)
-        asked = sample(clients, participation=train.participation, seed=self.experiment.seed, task=task, round=round)
+        asked = sample(clients, participation=server.participation, seed=self.experiment.seed, task=task, round=round)
         teacher = state.last if self.declared.teacher == "previous task" else None
         broadcast = self._broadcast(self.declared.broadcast, state.method)
         jobs = [Job(client, task, round, "train", weights, teacher, broadcast) for client in asked]
@@ -345,17 +345,16 @@ class Run:
         first = next(updates, None)  # none at all could not be averaged
         new_weights, own, moments = weights, state.method, state.optimizer
         if first is not None:
-            server = self._server(task, round, weights, own)
-            new_weights, own = self.method.aggregate(server, chain([first], updates))
+            context = self._server(task, round, weights, own)
+            new_weights, own = self.method.aggregate(context, chain([first], updates))
             own = self._own("aggregate", own)
-            settings = self.experiment.server
-            new_weights, moments = server_optimizer.step(settings, self.model, weights, new_weights, moments)
+            new_weights, moments = server_optimizer.step(server, self.model, weights, new_weights, moments)
         phases["aggregate"] = time.perf_counter() - began - phases["clients"]
-        if len(used) < train.min_updates:
+        if len(used) < server.min_updates:
             raise RoundError(
                 f"task {task + 1}, round {round + 1}: {len(used)} of {len(jobs)} updates were usable, and "
-                f"train.min_updates = {train.min_updates} are needed; {self.directory.events} says why each was "
-                "rejected or missing (NaN often means that train.learning_rate is too high)"
+                f"server.min_updates = {server.min_updates} are needed; {self.directory.events} says why each was "
+                "rejected or missing (NaN often means that optimizer.learning_rate is too high)"
             )
         self.totals.bytes_down += down
         examples = [update.examples for update in used]

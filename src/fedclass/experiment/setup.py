@@ -38,6 +38,8 @@ class Setup:
             self.stream,
             e.method,
             train=e.train,
+            optimizer=e.optimizer,
+            weighting=e.server.weighting,
             memory=e.memory,
             normalisation=self.normalisation,
             build=self.build,
