@@ -31,7 +31,8 @@ UNEVEN = ("partition.kind=dirichlet", "partition.clients=4", "partition.alpha=0.
         ("fedwa", ("memory.select=herding",)),
         ("scaffold", ("optimizer.momentum=0",)),  # state at the server and at clients, broadcast, uploads
         ("derpp", ("memory.per_client=9",)),  # rows with exemplars
-        ("fedavg", ("server.optimizer=adam", "server.learning_rate=0.01")),
+        ("fedavg", ("server.optimizer=adam", "server.learning_rate=0.01", "optimizer.name=adamw")),
+        ("fedavg", ("aggregation.rule=geometric-median", "aggregation.clip_norm=1", "optimizer.head_rate=2")),
     ],
 )
 def test_sites_give_the_bits_of_a_simulation(

@@ -21,6 +21,7 @@ from fedclass.data.partition import PartitionSettings
 from fedclass.data.paths import absolute
 from fedclass.data.stream import StreamSettings
 from fedclass.errors import ConfigError
+from fedclass.federation.aggregation import AggregationSettings
 from fedclass.federation.client import TrainSettings
 from fedclass.federation.optimizer import OptimizerSettings
 from fedclass.federation.server_optimizer import ServerSettings
@@ -82,6 +83,7 @@ class Experiment:
     train: TrainSettings = field(default_factory=TrainSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
+    aggregation: AggregationSettings = field(default_factory=AggregationSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     method_name: str = "fedclass"
     method: Method = field(default_factory=METHODS["fedclass"])
@@ -127,6 +129,7 @@ SECTIONS: dict[str, type[Any]] = {
     "train": TrainSettings,
     "optimizer": OptimizerSettings,
     "server": ServerSettings,
+    "aggregation": AggregationSettings,
     "evaluation": EvaluationSettings,
 }
 

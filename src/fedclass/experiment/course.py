@@ -1,7 +1,11 @@
 """Which classes come with which task, and who has images to learn them from."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
 from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedclass.experiment.setup import Setup
 from fedclass.runs.events import Event
@@ -32,6 +36,15 @@ class Course(Protocol):
         """The clients whose update would count, as the next round of the task begins."""
 
     def everyone(self) -> list[int]: ...
+
+    def named(self, client: int) -> str:
+        """For messages."""
+
+    def holds(self, client: int) -> Collection[int]:
+        """The classes that the client has images of, by number: as the stream says, or as the site has announced."""
+
+    def most_examples(self, client: int) -> int | None:
+        """More images than the client has announced, it cannot have; None: it is not asked to announce."""
 
 
 class StreamCourse:
@@ -65,3 +78,17 @@ class StreamCourse:
 
     def everyone(self) -> list[int]:
         return list(range(self.setup.stream.clients))
+
+    def named(self, client: int) -> str:
+        return f"client {client}"
+
+    @cached_property
+    def _held(self) -> NDArray[np.bool_]:
+        return self.setup.stream.counts() > 0
+
+    def holds(self, client: int) -> Collection[int]:
+        found: list[int] = np.flatnonzero(self._held[client]).tolist()
+        return found
+
+    def most_examples(self, client: int) -> int | None:  # noqa: ARG002
+        return None

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, pairwise
 from typing import Any
@@ -29,14 +29,15 @@ from fedclass.experiment.setup import Setup
 from fedclass.experiment.sources import Parts, check_code, listed, sources
 from fedclass.experiment.trained import EXTRAS, describe
 from fedclass.federation import server_optimizer
+from fedclass.federation.aggregation import Aggregation, distances, standing_out
 from fedclass.federation.client import chosen_device
 from fedclass.federation.evaluate import confusion
-from fedclass.federation.server import Missing, sample, usable
+from fedclass.federation.server import Missing, breakage, sample, usable
 from fedclass.federation.store import MemoryStore
 from fedclass.methods.base import ServerContext
 from fedclass.methods.declare import Sizes, grown, misfit
 from fedclass.models.incremental import IncrementalModel
-from fedclass.models.weights import plain, weighted_mean
+from fedclass.models.weights import plain
 from fedclass.rng import generator, seed_streams, streams_restored
 from fedclass.runs.events import (
     Event,
@@ -331,11 +332,13 @@ class Run:
         down = len(jobs) * (nbytes(weights) + nbytes(broadcast)) + len(set(asked) - reached) * nbytes(teacher or {})
         reached.update(asked)
         used: list[Update] = []
+        moved: dict[int, list[float]] = {}
 
         def received() -> Iterator[Update]:
             """Hands on one update at a time, so that only their sum is ever in memory; keeps what the event needs."""
             for update in timed(self._usable(jobs), phases, "clients"):
                 used.append(Update(update.client, task, round, {}, update.examples, update.metrics))
+                moved[update.client] = distances(update.weights, weights)
                 self._seed("aggregate", task, round, len(used))  # whatever clients and listeners have drawn here
                 yield update
             self._seed("aggregate", task, round, len(used) + 1)
@@ -344,11 +347,16 @@ class Run:
         updates = received()
         first = next(updates, None)  # none at all could not be averaged
         new_weights, own, moments = weights, state.method, state.optimizer
+        mean, fault = Aggregation(self.experiment.aggregation, weights, self.course), None
         if first is not None:
-            context = self._server(task, round, weights, own)
+            context = replace(self._server(task, round, weights, own), mean=mean)
             new_weights, own = self.method.aggregate(context, chain([first], updates))
             own = self._own("aggregate", own)
             new_weights, moments = server_optimizer.step(server, self.model, weights, new_weights, moments)
+            fault = breakage(self.model, new_weights, weights, self._noise())
+        if fault is not None:
+            new_weights, own, moments = weights, state.method, state.optimizer
+            self._tell_rolled_back(task, round, fault, moved, {update.client: update.examples for update in used})
         phases["aggregate"] = time.perf_counter() - began - phases["clients"]
         if len(used) < server.min_updates:
             raise RoundError(
@@ -384,10 +392,29 @@ class Run:
                 phases=phases,
                 validation_correct=None if validation is None else validation.diagonal().tolist(),
                 validation_tested=None if validation is None else validation.sum(axis=1).tolist(),
+                clipped=mean.clipped,
+                rolled_back=fault is not None,
             )
         )
         return replace(
             state, round=round + 1, weights=new_weights, method=own, optimizer=moments, reached=frozenset(reached)
+        )
+
+    def _noise(self) -> torch.Tensor:
+        """Two images that are none, to see whether a model gives numbers at all."""
+        size = self.stream.data.train.images.shape[1:3]
+        return torch.randn(2, 3, *size, generator=generator(0, "noise")).to(self.model.head.weight.device)
+
+    def _tell_rolled_back(
+        self, task: int, round: int, fault: str, moved: Mapping[int, Sequence[float]], examples: Mapping[int, int]
+    ) -> None:
+        found = [self.course.named(client) for client in standing_out(moved, examples)]
+        suspects = f"these stand out by size or by claimed examples: {', '.join(found)}" if found else "none stands out"
+        self.tell(
+            Warned(
+                message=f"task {task + 1}, round {round + 1}: is undone, because of its {len(moved)} updates {fault}; "
+                f"the model stays as it was before ({suspects})"
+            )
         )
 
     # The method's own state.
@@ -413,7 +440,7 @@ class Run:
             generator=generator(self.experiment.seed, "server", "task", task, "round", round),
             device=self.model.head.weight.device,
             build=build,
-            mean=lambda updates: weighted_mean((update.weights, update.examples) for update in updates),
+            mean=Aggregation(self.experiment.aggregation, weights, self.course),
         )
 
     def _own(self, hook: str, own: Tensors) -> Tensors:

@@ -14,6 +14,7 @@ from fedclass.rng import generator
 from fedclass.wire import Weights
 
 HeadInit = Literal["linear", "kaiming"]
+HEAD = "head."  # names of tensors with a row per class begin so
 Kind = TypeVar("Kind", bound=Hashable)
 
 
@@ -179,7 +180,7 @@ class IncrementalModel(nn.Module):
         for number, section in zip(moved, self.movable, strict=True):
             assert section.grad is not None
             kinds = {
-                slot.start: kind(name.startswith("head."), len(slot.shape))
+                slot.start: kind(name.startswith(HEAD), len(slot.shape))
                 for name, slot in layout.slots.items()
                 if slot.section == number
             }
