@@ -36,7 +36,7 @@ from fedclass.runs.layout import create, write_atomically
 from fedclass.wire import Job, Update, Weights
 
 RECIPE = "demo"
-COMMON = ["data.validation=0.2", "train.participation=0.5", "evaluation.every=0"]
+COMMON = ["data.validation=0.2", "server.participation=0.5", "evaluation.every=0"]
 
 STREAMS = {
     "drawn digits {5,5}": ["train.rounds=14"],

@@ -75,7 +75,7 @@ def recipe(clients: int, *, rounds: int) -> Experiment:
             f"train.rounds={rounds}",
             "train.local_epochs=1",
             "train.batch_size=8",
-            "train.learning_rate=0.03",
+            "optimizer.learning_rate=0.03",
             "evaluation.every=0",
         ],
     )

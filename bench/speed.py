@@ -100,7 +100,7 @@ def noise(
     }
     method = str(settings.pop("method", "fedavg"))
     words = [f"{key}={value}" for key, value in settings.items()]
-    experiment = load(None, ["data.name=cifar10", "train.participation=1", *words], method=method)
+    experiment = load(None, ["data.name=cifar10", "server.participation=1", *words], method=method)
     stream = Stream(
         data.classes, sizes, data=data, targets=labels, test_targets=test_labels, shares=shares, offered=sizes
     )

@@ -94,7 +94,7 @@ def tiny_settings(tiny_file: Path) -> list[str]:
         "train.rounds=2",
         "train.local_epochs=1",
         "train.batch_size=8",
-        "train.learning_rate=0.03",
+        "optimizer.learning_rate=0.03",
         "evaluation.every=1",
     ]
 

@@ -132,7 +132,7 @@ class Everywhere(FedCLASS):
 @pytest.fixture
 def everywhere(tiny: Tiny, user_module: UserModule) -> Experiment:
     user_module("drawing", SOURCE)
-    settings = ("model.name=drawing:Net", "train.rounds=3", "partition.clients=4", "train.participation=0.7")
+    settings = ("model.name=drawing:Net", "train.rounds=3", "partition.clients=4", "server.participation=0.7")
     return tiny(*settings, method="drawing:Everywhere")
 
 

@@ -156,7 +156,7 @@ MISTAKES = {
     "cannot write there": (["--out", "/proc/fedclass"], 4),
     "is not empty": (["--out", "."], 4),
     "cannot be used here": (["--set", "train.device=abacus"], 2),
-    "finite number": (["--set", "train.learning_rate=inf"], 2),
+    "finite number": (["--set", "optimizer.learning_rate=inf"], 2),
     "should be a number": (["--set", "train.rounds=true"], 2),
     "only 6000 training images": (["--set", "partition.clients=1000000000"], 2),
     "Could not determine home directory": (["--set", "data.path=~nobody-here/x", "--set", "data.name=mnist"], 2),
@@ -182,7 +182,7 @@ def test_damaged_data_ends_in_one_line(tiny_file: Path, tmp_path: Path) -> None:
 
 
 def test_a_diverging_run_ends_with_its_own_code_and_says_what_to_do(tiny_settings: list[str], tmp_path: Path) -> None:
-    result = fedclass("run", *settings([*tiny_settings, "train.learning_rate=1e30"]), "--out", "run", cwd=tmp_path)
+    result = fedclass("run", *settings([*tiny_settings, "optimizer.learning_rate=1e30"]), "--out", "run", cwd=tmp_path)
     assert result.returncode == 5
     assert "learning_rate is too high" in result.stderr
     assert "Traceback" not in result.stderr

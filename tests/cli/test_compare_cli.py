@@ -282,7 +282,7 @@ def test_the_release_as_a_system_beside_the_paper(tiny_settings: list[str], tmp_
     assert "the partition is 'released', the paper's is FedML's" in told
     assert "fedclass (released): what the authors' code computes" in told
     config = tomllib.loads((folder / "fedclass-released-s0" / "config.toml").read_text())
-    assert (config["memory"]["select"], config["train"]["weighting"]) == ("first", "with-exemplars")
+    assert (config["memory"]["select"], config["server"]["weighting"]) == ("first", "with-exemplars")
 
 
 def test_by_default_the_papers_rows_are_claimed_by_like_and_the_others_stand_alone(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from fedclass.experiment.config import Experiment
 def place(tiny: Callable[..., Experiment], tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working folder with a finished run and some images: a.png as in training, below/b.png larger, with alpha."""
     root = tmp_path_factory.mktemp("place")
-    fedclass.run(tiny("train.learning_rate=0.05"), root / "run")
+    fedclass.run(tiny("optimizer.learning_rate=0.05"), root / "run")
     first, second = np.load(tiny_file)["x_test"][:2]
     (root / "photos" / "below").mkdir(parents=True)
     (root / "photos" / ".cache").mkdir()

@@ -43,7 +43,7 @@ def serve(grid: MemoryGrid, **config: Any) -> None:
 
 @pytest.mark.parametrize("method", ["fedavg", "fedclass", "fedicarl", "fedwa"])
 def test_a_recipe_gives_the_bits_of_a_simulation(method: str, tiny: Tiny, tmp_path: Path) -> None:
-    experiment = tiny(*UNEVEN, "train.participation=0.5", method=method)
+    experiment = tiny(*UNEVEN, "server.participation=0.5", method=method)
     alone = run_one(experiment, tmp_path / "alone", engine="inprocess", reuse=False)
     grid = MemoryGrid(client_app, sites_of(experiment, tmp_path))
     recipe = tmp_path / "recipe.toml"

@@ -109,7 +109,7 @@ def test_hostile_updates_are_left_out_with_a_reason(federation: Federation) -> N
         return reply
 
     federation.grid.tamper = tamper
-    settings = "train.local_epochs=1 train.participation=1.0 memory.per_client=4 evaluation.every=0"
+    settings = "train.local_epochs=1 server.participation=1.0 memory.per_client=4 evaluation.every=0"
     federation.run(tasks=1, set=f"train.rounds={len(FORGED)} {settings}")
     assert [event.clients for event in federation.events(RoundFinished)] == [[0]] * len(FORGED)
     told = [*federation.events(UpdateRejected), *federation.events(UpdateMissing)]
@@ -350,9 +350,9 @@ def test_a_sites_log_says_who_asked_what_and_what_was_sent(
 
 def test_a_loss_that_is_no_number_is_said(asked: tuple[Frame, dict[str, Any]]) -> None:
     frame, config = asked
-    wild = recipe(frame, "train", learning_rate=1e30, local_epochs=3)
+    wild = recipe(recipe(frame, "optimizer", learning_rate=1e30), "train", local_epochs=3)
     for _ in range(2):
-        assert "train.learning_rate may be too high" in answer(wild, config).header["reason"]
+        assert "optimizer.learning_rate may be too high" in answer(wild, config).header["reason"]
 
 
 def test_the_server_cannot_write_into_a_sites_log(asked: tuple[Frame, dict[str, Any]]) -> None:

@@ -136,7 +136,7 @@ def test_the_same_bits_although_server_and_link_are_killed(tiny: Tiny, tmp_path:
 
     One of the two sites takes part in each round, as in the simulation.
     """
-    settings = ("partition.clients=2", "train.rounds=3", "train.participation=0.5", "evaluation.every=0")
+    settings = ("partition.clients=2", "train.rounds=3", "server.participation=0.5", "evaluation.every=0")
     experiment = tiny(*settings, method="fedclass")
     alone = run_one(experiment, tmp_path / "alone", engine="inprocess", reuse=False)
     sites, app = prepared(tmp_path, experiment)

@@ -26,19 +26,20 @@ UNEVEN = ("partition.kind=dirichlet", "partition.clients=4", "partition.alpha=0.
     [
         ("fedavg", ()),
         ("fedclass", ()),
-        ("fedclass", ("train.augment=crop-flip-cutout", "train.weighting=with-exemplars")),
+        ("fedclass", ("train.augment=crop-flip-cutout", "server.weighting=with-exemplars")),
         ("fedicarl", ("memory.per_class=3",)),
         ("fedwa", ("memory.select=herding",)),
-        ("scaffold", ("train.momentum=0",)),  # state at the server and at clients, broadcast, uploads
+        ("scaffold", ("optimizer.momentum=0",)),  # state at the server and at clients, broadcast, uploads
         ("derpp", ("memory.per_client=9",)),  # rows with exemplars
-        ("fedavg", ("server.optimizer=adam", "server.learning_rate=0.01")),
+        ("fedavg", ("server.optimizer=adam", "server.learning_rate=0.01", "optimizer.name=adamw")),
+        ("fedavg", ("aggregation.rule=geometric-median", "aggregation.clip_norm=1", "optimizer.head_rate=2")),
     ],
 )
 def test_sites_give_the_bits_of_a_simulation(
     method: str, overrides: tuple[str, ...], tiny: Tiny, tmp_path: Path
 ) -> None:
     """Through uneven shares, clients that are not asked, head growth, exemplars, a kept teacher and uploads."""
-    experiment = tiny(*UNEVEN, "train.participation=0.5", *overrides, method=method)
+    experiment = tiny(*UNEVEN, "server.participation=0.5", *overrides, method=method)
     alone = run_one(experiment, tmp_path / "alone", engine="inprocess", reuse=False)
     setup = prepare(experiment)
     engine = Sites(setup, split(experiment, tmp_path / "data"), tmp_path / "stores")

@@ -74,7 +74,7 @@ class Federation:
     def run(self, **config: Any) -> dict[str, Any]:
         given = {key.replace("_", "-"): value for key, value in config.items()}
         usual = {
-            "set": "train.rounds=2 train.local_epochs=1 train.participation=1.0 memory.per_client=6 evaluation.every=0",
+            "set": "train.rounds=2 train.local_epochs=1 memory.per_client=6 evaluation.every=0",
             "out": str(self.root / "run"),
             "tasks": 2,
             "poll-seconds": 0.01,
@@ -242,7 +242,7 @@ def test_a_control_variate_reaches_sites_with_each_round_and_theirs_stay_on_thei
 ) -> None:
     federation.site("north", {"ant": 20, "bee": 20})
     federation.site("south", {"ant": 20, "bee": 10})
-    federation.run(set="method.name=scaffold train.rounds=3 train.momentum=0 memory.per_client=6", tasks=1)
+    federation.run(set="method.name=scaffold train.rounds=3 optimizer.momentum=0 memory.per_client=6", tasks=1)
     frames = [Frame.from_record(message.content) for message in federation.grid.sent]
     jobs = [frame for frame in frames if frame.header.get("job", {}).get("phase") == "train"]
     assert [frame.header["job"]["round"] for frame in jobs] == [0, 0, 1, 1, 2, 2], "nobody had to be asked twice"
@@ -289,7 +289,7 @@ def test_a_model_waits_for_the_site_without_which_it_cannot_be_tested(federation
         return reply
 
     federation.grid.tamper = tamper
-    settings = "train.rounds=2 train.local_epochs=1 train.participation=1.0 memory.per_client=6 evaluation.every=1"
+    settings = "train.rounds=2 train.local_epochs=1 server.participation=1.0 memory.per_client=6 evaluation.every=1"
     federation.run(set=settings)
     assert tests[-2:] == [0, 1]  # north first, then south, which is back; north is not asked twice
     last = federation.events(TaskFinished)[-1]
@@ -414,7 +414,7 @@ def test_a_site_that_came_back_as_another_node_takes_the_place_of_the_first(fede
         federation.grid.nodes[999] = federation.grid.nodes[old]
 
     federation.grid.tamper = once(restart, task=0, phase="train")
-    federation.run(tasks=1, pin_nodes=False, set="train.rounds=4 train.participation=1.0 memory.per_client=4")
+    federation.run(tasks=1, pin_nodes=False, set="train.rounds=4 server.participation=1.0 memory.per_client=4")
     assert [event.clients for event in federation.events(RoundFinished)] == [[0, 1]] * 4
     asked = [m.metadata.dst_node_id for m in federation.grid.sent if header(m).get("job", {}).get("client") == 1]
     assert asked[0] == old
@@ -488,7 +488,7 @@ def test_fewer_updates_than_wanted_stop_the_run_and_it_goes_on_later(federation:
     """Undisturbed and stopped runs end with the same bits."""
     for name in ("north", "south"):
         federation.site(name, {"ant": 20, "bee": 20})
-    settings = "train.rounds=3 train.local_epochs=1 memory.per_client=6 train.participation=1.0 train.min_updates=2"
+    settings = "train.rounds=3 train.local_epochs=1 memory.per_client=6 server.participation=1.0 server.min_updates=2"
     federation.run(tasks=1, set=settings)
     undisturbed = (federation.root / "run").rename(federation.root / "undisturbed")
     node = next(iter(federation.grid.nodes))

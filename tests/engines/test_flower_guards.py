@@ -165,5 +165,5 @@ def test_a_header_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_site_sends_no_metric_that_is_no_number() -> None:
-    with pytest.raises(ClientError, match=r"loss is nan; train\.learning_rate may be too high"):
+    with pytest.raises(ClientError, match=r"loss is nan; optimizer\.learning_rate may be too high"):
         codec.update(Update(0, 0, 0, {}, 1, {"samples": 3.0, "loss": float("nan")}))

@@ -25,8 +25,9 @@ def paper_says(e: Experiment, name: str) -> None:
     budget = (e.memory.per_client, e.memory.per_class)
     assert budget == (memory.get("per_client"), memory.get("per_class"))
     assert (e.partition.clients, e.partition.alpha) == (20, 0.5)
-    train = e.train
-    assert (train.learning_rate, train.momentum, train.weight_decay, train.batch_size) == (0.01, 0.9, 1e-5, 32)
+    steps = e.optimizer
+    assert (steps.name, steps.learning_rate, steps.momentum, steps.weight_decay) == ("sgd", 0.01, 0.9, 1e-5)
+    assert e.train.batch_size == 32
     assert e.model.name == "resnet8"
     assert e.stream.class_order == "released-by-seed"
 
@@ -36,7 +37,7 @@ def test_the_papers_five_settings_come_along(name: str) -> None:
     e = load(name)
     paper_says(e, name)
     assert (e.partition.kind, e.partition.min_size, e.data.orientation) == ("fedml", 10, "upright")
-    assert (e.memory.select, e.memory.quota, e.train.weighting) == ("random", "even", "new-data")
+    assert (e.memory.select, e.memory.quota, e.server.weighting) == ("random", "even", "new-data")
     assert e.method.variant_name == "paper"
 
 
@@ -45,7 +46,7 @@ def test_each_of_them_comes_along_as_the_release_would_run_it(name: str) -> None
     e, paper = load(f"{name}_released"), load(name)
     paper_says(e, name)
     assert (e.partition.kind, e.partition.classes_per_task) == ("released", e.stream.tasks)
-    assert (e.memory.select, e.train.weighting) == ("first", "with-exemplars")
+    assert (e.memory.select, e.server.weighting) == ("first", "with-exemplars")
     assert (e.model.head_init, paper.model.head_init) == ("kaiming", "linear")
     assert e.memory.quota == ("even" if e.memory.per_class else "floor")
     assert e.data.orientation == ("raw" if e.data.name == "emnist-balanced" else "upright")
@@ -76,9 +77,9 @@ def test_what_is_stored_reads_back_as_the_same_experiment(name: str | None, meth
 def test_without_a_recipe_every_key_has_its_own_default() -> None:
     """What makes the demonstration small never reaches who does not name it."""
     assert load() == Experiment()
-    assert (load().data.fraction, load().data.test_fraction, load().train.participation) == (1.0, 1.0, 1.0)
+    assert (load().data.fraction, load().data.test_fraction, load().server.participation) == (1.0, 1.0, 1.0)
     demo = load("demo")
-    assert (demo.data.fraction, demo.data.test_fraction, demo.train.participation) == (0.1, 0.1, 0.4)
+    assert (demo.data.fraction, demo.data.test_fraction, demo.server.participation) == (0.1, 0.1, 0.4)
     assert load(None, ["data.name=folder", "data.path=x"]) == experiment({"data": {"name": "folder", "path": "x"}})
 
 
@@ -118,9 +119,9 @@ WRONG = {
     "[partition]: alpha = -1.5": {"partition": {"alpha": -1.5}},
     "[partition]: clients = 0": {"partition": {"clients": 0}},
     "[partition]: kind = 'dirichlett'": {"partition": {"kind": "dirichlett"}},
-    "[train]: learning_rate = 'fast'": {"train": {"learning_rate": "fast"}},
+    "[optimizer]: learning_rate = 'fast'": {"optimizer": {"learning_rate": "fast"}},
     "[train]: rounds = 0": {"train": {"rounds": 0}},
-    "[train]: participation = 1.5": {"train": {"participation": 1.5}},
+    "[server]: participation = 1.5": {"server": {"participation": 1.5}},
     "[memory]: per_client = -1": {"memory": {"per_client": -1}},
     "[data]: fraction = 2": {"data": {"fraction": 2}},
     "[data]: validation = 1": {"data": {"validation": 1}},
@@ -260,3 +261,56 @@ def test_a_path_from_home_is_stored_as_a_whole_one(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("HOME", str(tmp_path))
     assert load(None, ["data.path=~/images"]).data.path == str(tmp_path / "images")
     assert experiment({"data": {"path": "~/images"}}).data.path == str(tmp_path / "images")
+
+
+OLD = """
+[train]
+rounds = 3
+learning_rate = 0.5
+momentum = 0.25
+weight_decay = 0.125
+participation = 0.5
+weighting = "with-exemplars"
+min_updates = 2
+"""
+
+
+def test_keys_that_moved_are_still_understood_with_one_hint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tmp_path / "old.toml"
+    recipe.write_text(OLD)
+    for _ in range(2):
+        e = load(str(recipe), ["train.momentum=0.75"])
+    steps, server = e.optimizer, e.server
+    assert (e.train.rounds, steps.learning_rate, steps.momentum, steps.weight_decay) == (3, 0.5, 0.75, 0.125)
+    assert (server.participation, server.weighting, server.min_updates) == (0.5, "with-exemplars", 2)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert said[0].startswith("old.toml: train.learning_rate is now optimizer.learning_rate, train.momentum is now")
+    assert said[1] == "--set train.momentum: is now optimizer.momentum"
+    assert not {*e.to_tables()["train"]} & {"learning_rate", "participation"}, "it is stored in its new place"
+    stored = tmp_path / "config.toml"
+    stored.write_text(OLD)
+    assert load(str(stored)).optimizer.momentum == 0.25
+    assert capsys.readouterr().err == "", "nobody is asked to change a run's own recipe"
+
+
+def test_a_key_in_its_old_and_its_new_place_is_an_error(tmp_path: Path) -> None:
+    recipe = tmp_path / "both.toml"
+    recipe.write_text("[train]\nparticipation = 0.5\n[server]\nparticipation = 0.5\n")
+    with pytest.raises(ConfigError, match=r"both\.toml: train\.participation has moved to server\.participation, and"):
+        load(str(recipe))
+    with pytest.raises(ConfigError, match=r"--set train\.momentum: has moved to optimizer\.momentum, and both"):
+        load(None, ["train.momentum=0", "optimizer.momentum=0"])
+
+
+def test_a_hook_by_its_old_name_is_refused_and_not_ignored(user_module) -> None:  # type: ignore[no-untyped-def]
+    name = user_module(
+        "my_rates",
+        "from dataclasses import dataclass\n"
+        "from fedclass.methods import FedAvg\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Mine(FedAvg):\n"
+        "    def sgd(self, usual, *, progress): return usual\n",
+    )
+    with pytest.raises(ConfigError, match=r"Mine\.sgd: this hook is called `rates` now"):
+        experiment({"method": {"name": f"{name}:Mine"}})

@@ -19,7 +19,7 @@ STATEFUL = [
     ("derpp", ("memory.per_client=9",)),
     ("fedicarl", ("memory.per_class=3",)),
 ]
-PARTIAL = ("partition.clients=5", "train.participation=0.6", "train.rounds=3")
+PARTIAL = ("partition.clients=5", "server.participation=0.6", "train.rounds=3")
 
 
 class Stop(BaseException):

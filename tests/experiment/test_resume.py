@@ -77,7 +77,7 @@ def stopped_after(experiment: Experiment, root: Path, rounds: int, *, go_on: boo
 )
 def test_a_run_stopped_anywhere_ends_with_the_same_bits(method: str, rounds: int, tiny: Tiny, tmp_path: Path) -> None:
     """In the first round; at the end of a task; in the second one with teacher and exemplars; before the evaluation."""
-    experiment = tiny("train.rounds=3", "train.participation=0.7", method=method)
+    experiment = tiny("train.rounds=3", "server.participation=0.7", method=method)
     run_one(experiment, tmp_path / "whole")
     stopped_after(experiment, tmp_path / "cut", rounds)
     run_one(experiment, tmp_path / "cut", go_on=True)
@@ -234,10 +234,10 @@ def test_two_checkpoints_are_kept_with_the_files_they_need_and_no_others(tiny: T
 def test_another_configuration_is_refused_and_every_differing_key_is_named(tiny: Tiny, tmp_path: Path) -> None:
     stopped_after(tiny(), tmp_path / "cut", 2)
     before = {path: path.read_bytes() for path in (tmp_path / "cut").rglob("*") if path.is_file()}
-    other = tiny("train.learning_rate=0.5", "method.beta=1", seed=3)
+    other = tiny("optimizer.learning_rate=0.5", "method.beta=1", seed=3)
     with pytest.raises(RunError) as caught:
         run_one(other, tmp_path / "cut", go_on=True)
-    for words in ("seed (0 then, 3 now)", "train.learning_rate (", "method.beta (5.0 then, 1.0 now)"):
+    for words in ("seed (0 then, 3 now)", "optimizer.learning_rate (", "method.beta (5.0 then, 1.0 now)"):
         assert words in str(caught.value)
     assert before == {path: path.read_bytes() for path in (tmp_path / "cut").rglob("*") if path.is_file()}
 

@@ -74,7 +74,7 @@ def test_the_same_experiment_is_taken_over_as_a_whole(method: str, tiny: Tiny, t
 @pytest.mark.parametrize(
     "change",
     [
-        ["train.learning_rate=0.02"],
+        ["optimizer.learning_rate=0.02"],
         ["train.batch_size=16"],
         ["train.augment=crop-flip-cutout"],
         ["memory.per_client=4"],

@@ -55,7 +55,7 @@ def of_kind(kind: type[T], events: list[Event]) -> list[T]:
 def test_every_method_learns_two_tasks(method: str, tiny: Tiny, tmp_path: Path) -> None:
     """Chance is 50 % after the first task and 25 % after the second."""
     name, _, variant = method.partition(":")
-    settings = ["train.rounds=5", "train.local_epochs=2", "train.learning_rate=0.05"]
+    settings = ["train.rounds=5", "train.local_epochs=2", "optimizer.learning_rate=0.05"]
     settings += [f"method.variant={variant}"] if variant else []
     summary, _ = carried_out(tiny(*settings, method=name), tmp_path / "run")
     assert summary["accuracy_matrix"][0][0] > 80
@@ -144,7 +144,7 @@ def test_rounds_are_tested_as_often_as_asked(tiny: Tiny, tmp_path: Path) -> None
 
 
 def test_participation_asks_some_clients_and_different_ones(tiny: Tiny, tmp_path: Path) -> None:
-    _, events = carried_out(tiny("partition.clients=6", "train.participation=0.5", "train.rounds=4"), tmp_path / "run")
+    _, events = carried_out(tiny("partition.clients=6", "server.participation=0.5", "train.rounds=4"), tmp_path / "run")
     asked = [tuple(r.clients) for r in of_kind(RoundFinished, events)]
     assert all(len(clients) == 3 and list(clients) == sorted(clients) for clients in asked)
     assert len(set(asked)) > 2
@@ -210,9 +210,9 @@ def test_a_round_without_enough_updates_ends_the_run_with_a_reason(tiny: Tiny, t
         return Tampering(setup, BAD_UPDATES["NaN"])
 
     with pytest.raises(RoundError, match=r"task 1, round 1: 2 of 3 updates were usable.*min_updates = 3"):
-        carried_out(tiny("train.min_updates=3"), tmp_path / "run", engine)
+        carried_out(tiny("server.min_updates=3"), tmp_path / "run", engine)
     with pytest.raises(RoundError, match="0 of 3 updates were usable"):
-        carried_out(tiny("train.learning_rate=1e30"), tmp_path / "diverged")
+        carried_out(tiny("optimizer.learning_rate=1e30"), tmp_path / "diverged")
 
 
 def test_results_on_unofficial_data_say_so(tiny: Tiny, tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_odd_clients_work(method: str, weighting: str, tiny: Tiny, tmp_path: Pat
         [__import__("numpy").array(s, dtype="int64") for s in shares], tmp_path / "p.json", dataset=whole.data.sha256
     )
     settings = ["partition.kind=file", f"partition.path={tmp_path / 'p.json'}", "partition.clients=5"]
-    summary, events = carried_out(tiny(*settings, f"train.weighting={weighting}", method=method), tmp_path / "run")
+    summary, events = carried_out(tiny(*settings, f"server.weighting={weighting}", method=method), tmp_path / "run")
     rounds = of_kind(RoundFinished, events)
     assert rounds[0].clients == [0, 1, 4]
     assert rounds[0].examples[0] == 1

@@ -28,7 +28,7 @@ Tiny = Callable[..., Experiment]
 def runs(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A finished run of each method."""
     folder = tmp_path_factory.mktemp("runs")
-    settings = ["train.learning_rate=0.05", "memory.per_client=12"]
+    settings = ["optimizer.learning_rate=0.05", "memory.per_client=12"]
     for method in ("fedclass", "fedicarl", "fedwa"):
         fedclass.run(tiny(*settings, method=method), folder / method)
     return {path.name: path for path in folder.iterdir()}
@@ -67,7 +67,7 @@ def test_the_file_describes_itself(runs: dict[str, Path], tiny: Tiny, tmp_path: 
     assert stored["model"] == {"name": "resnet8", "norm": "batch", "head_init": "linear"}
     assert (stored["method"]["name"], stored["method"]["variant"]) == ("fedclass", "paper")
     assert (stored["version"], stored["dataset"]) == (fedclass.__version__, "npz")
-    fedclass.run(tiny("train.learning_rate=0.05", "memory.per_client=12", method="fedwa"), tmp_path / "again")
+    fedclass.run(tiny("optimizer.learning_rate=0.05", "memory.per_client=12", method="fedwa"), tmp_path / "again")
     first, again = ((root / "model.safetensors").read_bytes() for root in (runs["fedwa"], tmp_path / "again"))
     assert first == again
 

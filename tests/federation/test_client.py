@@ -39,9 +39,9 @@ def literal_training(setup: Setup, job: Job, index: np.ndarray, *, beta: float) 
     targets = torch.from_numpy(setup.stream.targets[index])
     optimizer = torch.optim.SGD(
         model.parameters(),
-        lr=e.train.learning_rate,
-        momentum=e.train.momentum,
-        weight_decay=e.train.weight_decay,
+        lr=e.optimizer.learning_rate,
+        momentum=e.optimizer.momentum,
+        weight_decay=e.optimizer.weight_decay,
         foreach=False,
     )
     rng = generator(e.seed, "client", job.client, "task", job.task, "round", job.round)

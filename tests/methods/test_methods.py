@@ -24,7 +24,7 @@ from fedclass.methods import (
     FedICARL,
     FedWA,
 )
-from fedclass.methods.base import SGD, Progress, ServerContext, parameters
+from fedclass.methods.base import Progress, Rates, ServerContext, parameters
 from fedclass.methods.declare import Sizes, misfit
 from fedclass.methods.fedclass import FORMS, Form
 from fedclass.methods.wa import align
@@ -240,7 +240,7 @@ def test_aggregate_is_the_mean_by_examples_and_glfcs_authors_count_all_clients_a
         assert state == {}
 
 
-RECIPES = SGD(learning_rate=0.01, momentum=0.9, weight_decay=1e-4)
+RECIPES = Rates(learning_rate=0.01, momentum=0.9, weight_decay=1e-4)
 
 
 def test_glfcs_authors_lower_the_learning_rate_within_three_of_ten_rounds() -> None:
@@ -254,22 +254,22 @@ def test_glfcs_authors_lower_the_learning_rate_within_three_of_ten_rounds() -> N
             want[round, epoch] = 2.0 / divisor
     assert {want[round, 19] for round in (5, 7, 9)} == {2 / 5, 2 / 25, 2 / 125}
     for (round, epoch), rate in want.items():
-        sgd = method.sgd(RECIPES, progress=Progress(round, 10, epoch, 20))
-        assert sgd == SGD(learning_rate=rate, momentum=0.0, weight_decay=1e-5)
+        rates = method.rates(RECIPES, progress=Progress(round, 10, epoch, 20))
+        assert rates == Rates(learning_rate=rate, momentum=0.0, weight_decay=1e-5)
 
 
 def test_the_authors_settings_of_glfc_are_parameters_and_released_takes_the_recipes() -> None:
     first = Progress(0, 10, 0, 20)
-    assert GLFC().sgd(RECIPES, progress=first) == RECIPES
-    assert GLFC(momentum=0.5).sgd(RECIPES, progress=first) == SGD(0.01, 0.5, 1e-4)
+    assert GLFC().rates(RECIPES, progress=first) == RECIPES
+    assert GLFC(momentum=0.5).rates(RECIPES, progress=first) == Rates(0.01, 0.5, 1e-4)
     assert parameters(GLFC(variant="glfc")) == {
         "variant": "glfc",
         "learning_rate": 2.0,
         "momentum": 0.0,
         "weight_decay": 1e-5,
     }
-    assert GLFC(variant="glfc", learning_rate=0.5).sgd(RECIPES, progress=first).learning_rate == 0.5
-    assert FedAvg().sgd(RECIPES, progress=first) is RECIPES
+    assert GLFC(variant="glfc", learning_rate=0.5).rates(RECIPES, progress=first).learning_rate == 0.5
+    assert FedAvg().rates(RECIPES, progress=first) is RECIPES
 
 
 def test_glfcs_authors_do_not_compensate_where_a_client_has_had_no_old_class(given: Given) -> None:

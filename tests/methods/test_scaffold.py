@@ -15,7 +15,13 @@ from fedclass.models.incremental import IncrementalModel
 from reference.scaffold import Named, scaffold_round, widened
 
 Tiny = Callable[..., Experiment]
-PLAIN = ("train.momentum=0", "train.weight_decay=0", "train.batch_size=1000", "train.local_epochs=2", "train.rounds=2")
+PLAIN = (
+    "optimizer.momentum=0",
+    "optimizer.weight_decay=0",
+    "train.batch_size=1000",
+    "train.local_epochs=2",
+    "train.rounds=2",
+)
 
 
 def trained(model: IncrementalModel) -> Named:
@@ -24,7 +30,7 @@ def trained(model: IncrementalModel) -> Named:
 
 def test_a_run_is_algorithm_1_over_two_tasks(tiny: Tiny, tmp_path: Path) -> None:
     """Batches hold all of a client's images, so that their order does not matter; no exemplars; tolerance of floats."""
-    experiment = tiny(*PLAIN, "memory.per_client=0", "train.learning_rate=0.02", method="scaffold")
+    experiment = tiny(*PLAIN, "memory.per_client=0", "optimizer.learning_rate=0.02", method="scaffold")
     run_one(experiment, tmp_path)
     found = Checkpoints(tmp_path / "checkpoints").load(max(Checkpoints(tmp_path / "checkpoints").numbers()))
 

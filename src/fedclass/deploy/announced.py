@@ -1,7 +1,7 @@
 """The curriculum that sites announce: the server asks which classes there are, and decides when to learn new ones."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from fedclass.models.incremental import IncrementalModel
 from fedclass.runs.events import Event, SitesKnown, Warned
 from fedclass.wire import Announcement
 
+ROUNDED = 5  # as many images more than it announces a site may have of a class: counts may be rounded to tens
 GLANCE = 0.5  # seconds between two looks for the operator's word
 NEXT, FINISH = "next-task", "finish"  # the operator's words: files in the run directory
 
@@ -171,6 +172,19 @@ class Announced:
 
     def site(self, client: int) -> str:
         return self.known.sites[client]
+
+    def named(self, client: int) -> str:
+        return f"site {self.site(client)}"
+
+    def holds(self, client: int) -> Collection[int]:
+        said = self.known.counts.get(self.site(client), {})
+        return [number for number, name in enumerate(self.known.classes) if name in said]
+
+    def most_examples(self, client: int) -> int | None:
+        """Of the classes that have arrived; a site that withholds a count is not limited."""
+        said = self.known.counts.get(self.site(client), {})
+        counts = [said[name] for name in self.known.classes if name in said]
+        return sum(counts) + ROUNDED * len(counts) if all(counts) else None
 
     # Testing.
 

@@ -16,7 +16,7 @@ from fedclass.models.incremental import IncrementalModel
 from fedclass.models.weights import flaw
 from fedclass.wire import Job, Phase, Plan, Weights, sha256
 
-TABLES = ("seed", "memory", "model", "train", "method")
+TABLES = ("seed", "memory", "model", "train", "optimizer", "server", "method")
 MOST_CLASSES = 100_000
 MOST_TASKS = 10_000
 LONGEST_NAME = 200

@@ -12,8 +12,8 @@ FIRST = {"north": "012", "south": "234", "west": "01234"}  # the digits that eac
 LATER = {"north": "5678", "south": "6789"}
 PER_CLASS = 120  # images at each site
 CONFIG = {
-    "set": "train.rounds=4 train.local_epochs=4 train.batch_size=16 train.learning_rate=0.03 train.participation=1.0 "
-    "memory.per_client=50 evaluation.every=0",
+    "set": "train.rounds=4 train.local_epochs=4 train.batch_size=16 optimizer.learning_rate=0.03 "
+    "server.participation=1.0 memory.per_client=50 evaluation.every=0",
     "next-task": "word",
     "tasks": 2,
     "min-sites": 3,

@@ -28,8 +28,9 @@ from fedclass.runs.events import Event
 from fedclass.runs.layout import RunDirectory, Writing, write_atomically
 from fedclass.wire import Plan
 
+CLIP_NORM = 2.0  # where the recipe does not say: sites are strangers, clients of a simulation are not
 ANNOUNCING = 300.0  # seconds for a site to say what it holds: one that hangs must not keep the others waiting
-SENT = ("seed", "memory", "model", "train", "method")  # tables of a recipe that sites are told
+SENT = ("seed", "memory", "model", "train", "optimizer", "server", "method")  # tables of a recipe that sites are told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +81,8 @@ class ServerSettings:
             raise ConfigError(
                 "data.validation: sites hold out images of their own (holdout in a site's file); leave it out"
             )
+        if made.aggregation.clip_norm is None and self.classes_from == "sites":
+            made = replace(made, aggregation=replace(made.aggregation, clip_norm=CLIP_NORM))
         return made
 
     @property

@@ -198,6 +198,8 @@ class Site:
             stream,
             made.method,
             train=made.train,
+            optimizer=made.optimizer,
+            weighting=made.server.weighting,
             memory=self._memory(made.memory, len(plan.classes)),
             normalisation=(plan.mean, plan.std),
             build=accepted.build,

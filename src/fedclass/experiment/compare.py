@@ -120,7 +120,8 @@ def left_to_do(
 def usual_engine(setup: Setup) -> EngineName:
     """All cores, if there are several and the work is worth starting processes; not on a GPU, where they would wait."""
     train = setup.experiment.train
-    images = sum(map(len, setup.stream.shares)) * train.local_epochs * train.rounds * train.participation
+    share = setup.experiment.server.participation
+    images = sum(map(len, setup.stream.shares)) * train.local_epochs * train.rounds * share
     on_cpu = chosen_device(train.device).type == "cpu"
     return "processes" if on_cpu and cores() > 1 and images >= WORTH_PROCESSES else "inprocess"
 

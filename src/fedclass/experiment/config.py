@@ -3,9 +3,11 @@
 import difflib
 import inspect
 import math
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,13 +21,16 @@ from fedclass.data.partition import PartitionSettings
 from fedclass.data.paths import absolute
 from fedclass.data.schedule import StreamSettings
 from fedclass.errors import ConfigError
+from fedclass.federation.aggregation import AggregationSettings
 from fedclass.federation.client import TrainSettings
+from fedclass.federation.optimizer import OptimizerSettings
 from fedclass.federation.server_optimizer import ServerSettings
 from fedclass.methods import METHODS, Method
 from fedclass.methods.base import parameters
 from fedclass.methods.declare import check_declared
 from fedclass.models.build import build_model, imported
 from fedclass.models.incremental import HeadInit, IncrementalModel
+from fedclass.runs.moved import MOVED, relocated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,14 +81,22 @@ class Experiment:
     memory: MemorySettings = field(default_factory=MemorySettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
+    aggregation: AggregationSettings = field(default_factory=AggregationSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     method_name: str = "fedclass"
     method: Method = field(default_factory=METHODS["fedclass"])
 
     def __post_init__(self) -> None:
         check_parameters(type(self.method), where=f"method: {self.method_name!r}")
-        check_declared(self.method.declare(), where=f"method: {self.method_name!r}")
+        declared = self.method.declare()
+        check_declared(declared, where=f"method: {self.method_name!r}")
+        if declared.assumes_sgd and not self.optimizer.plain:
+            raise ConfigError(
+                f"[optimizer]: {self.method_name} ({self.method.variant_name}) computes with steps of SGD; set "
+                "optimizer.name=sgd, optimizer.clip=0 and optimizer.head_rate=1, or choose another method"
+            )
 
     def build(self, image_size: tuple[int, int]) -> IncrementalModel:
         """The model, with no classes yet. image_size: height and width."""
@@ -114,11 +127,14 @@ SECTIONS: dict[str, type[Any]] = {
     "memory": MemorySettings,
     "model": ModelSettings,
     "train": TrainSettings,
+    "optimizer": OptimizerSettings,
     "server": ServerSettings,
+    "aggregation": AggregationSettings,
     "evaluation": EvaluationSettings,
 }
 
 Table = dict[str, Any]
+STORED = "config.toml"  # a run's own recipe, which nobody is asked to change
 
 
 def load(
@@ -138,6 +154,7 @@ def load(
         table["method"] = {"name": method}  # another method's parameters mean nothing to this one
     if seed is not None:
         table["seed"] = seed
+    _only_one_place(overrides)
     for override in overrides:
         _override(table, override)
     return experiment(table, where=where)
@@ -170,12 +187,21 @@ def read_recipe(recipe: str | None) -> tuple[str, Table]:
         if isinstance(inner, dict) and isinstance(inner.get("path"), str):
             where = f"{path.name} [{section}] path"
             inner["path"] = absolute(inner["path"], where=where, base=path.resolve().parent)
+    table, old = relocated(table, where=path.name)
+    if old and path.name != STORED:
+        _hint(f"{path.name}: {', '.join(f'{key} is now {MOVED[key]}' for key in old)}; please change the recipe")
     return path.name, table
+
+
+@cache
+def _hint(line: str) -> None:
+    """Say it once, beside whatever the command prints."""
+    print(line, file=sys.stderr)
 
 
 def experiment(table: Mapping[str, Any], *, where: str = "recipe") -> Experiment:
     """Check every key and value of a recipe's tables."""
-    table = dict(table)
+    table, _ = relocated(table, where=where)
     _only_known(table, ["seed", *SECTIONS, "method"], where)
     seed = table.pop("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
@@ -215,6 +241,8 @@ def check_parameters(kind: type[Method], *, where: str) -> None:
     """Refuse parameters that would be lost: of classes without @dataclass, without annotation, or called `name`."""
     if any(f.name == "name" for f in fields(kind)):
         raise ConfigError(f"{where}: a parameter must not be called 'name': that is the method's own; rename it")
+    if callable(getattr(kind, "sgd", None)):
+        raise ConfigError(f"{where}: {kind.__name__}.sgd: this hook is called `rates` now, and gets Rates; rename it")
     for one in kind.__mro__:
         if not issubclass(one, Method) or one is Method:
             continue
@@ -269,10 +297,21 @@ def _suggestion(word: str, known: Sequence[str] | Mapping[str, Any]) -> str | No
     return f"did you mean {near[0]!r}?" if near else None
 
 
+def _only_one_place(overrides: Sequence[str]) -> None:
+    given = {override.partition("=")[0].strip() for override in overrides}
+    for old, new in MOVED.items():
+        if {old, new} <= given:
+            raise ConfigError(f"--set {old}: has moved to {new}, and both are given; leave {old} out")
+
+
 def _override(table: Table, override: str) -> None:
     """`train.rounds=2` in a recipe's tables. The value is TOML where it can be read as such, and text otherwise."""
     key, equals, text = override.partition("=")
-    parts = key.strip().split(".")
+    key = key.strip()
+    if key in MOVED:
+        _hint(f"--set {key}: is now {MOVED[key]}")
+        key = MOVED[key]
+    parts = key.split(".")
     if not equals or not all(parts) or len(parts) > 2:
         raise ConfigError(f"--set {override}: write it as table.key=value, such as train.rounds=2")
     try:

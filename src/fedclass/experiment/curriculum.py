@@ -1,6 +1,6 @@
 """Which classes come with which task, who has images to learn them from, and on which images a model is tested."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -91,6 +91,15 @@ class Curriculum(Protocol):
         """The clients whose update would count, as the next round of the task begins."""
 
     def everyone(self) -> list[int]: ...
+
+    def named(self, client: int) -> str:
+        """For messages."""
+
+    def holds(self, client: int) -> Collection[int]:
+        """The classes that the client has images of, by number: as the stream says, or as the site has announced."""
+
+    def most_examples(self, client: int) -> int | None:
+        """More images than the client has announced, it cannot have; None: it is not asked to announce."""
 
     def test(self, trial: Trial, tell: Tell, *, must: bool) -> Tested:
         """must: wait for images without which a task could not be tested; RoundError if they do not come."""

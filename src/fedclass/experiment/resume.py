@@ -7,7 +7,7 @@ from typing import Any
 import fedclass
 from fedclass.errors import ConfigError, DataError, RunError
 from fedclass.experiment.checkpoint import Checkpoint, Checkpoints
-from fedclass.experiment.config import Experiment, load
+from fedclass.experiment.config import Experiment, experiment, load
 from fedclass.experiment.curriculum import Curriculum
 from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.setup import Setup
@@ -48,7 +48,7 @@ def last_whole(
             known.give_up(number)
             damage.append(f"{directory.events}: is shorter than at checkpoint {number}; {instead}")
             continue
-        differing = differences(found.made_with["config"], made_with["config"])
+        differing = differences(_of_today(found.made_with["config"], number), made_with["config"])
         if differing:
             raise RunError(f"{directory.config}: was changed after the run had begun, in {differing}; change it back")
         if made_with["dataset_sha256"] not in ("", found.made_with["dataset_sha256"]):  # "": sites have the images
@@ -57,6 +57,14 @@ def last_whole(
             raise RunError(f"{directory.root}: the partition that partition.path names has changed since")
         return found, damage
     return None, damage
+
+
+def _of_today(config: Mapping[str, Any], number: int) -> Mapping[str, Any]:
+    """A recipe as it would be stored now: keys that have moved in their place, new ones with their defaults."""
+    try:
+        return experiment(config, where=f"checkpoint {number}").to_tables()
+    except ConfigError as error:
+        raise RunError(f"{error}; this version cannot go on with it") from error
 
 
 def check_config(directory: RunDirectory, config: Mapping[str, Any]) -> str:

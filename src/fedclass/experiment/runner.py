@@ -20,14 +20,14 @@ from fedclass.experiment.curriculum import Counts, Curriculum, Tested, Trial
 from fedclass.experiment.record import Listener, Record
 from fedclass.experiment.reuse import Reuse
 from fedclass.federation import server_optimizer
+from fedclass.federation.aggregation import Aggregation, distances, standing_out
 from fedclass.federation.client import chosen_device
 from fedclass.federation.evaluate import confusion
-from fedclass.federation.server import Missing, sample, usable
+from fedclass.federation.server import Missing, breakage, sample, usable
 from fedclass.federation.store import MemoryStore
 from fedclass.methods.base import ServerContext
 from fedclass.methods.declare import Sizes, grown, misfit
 from fedclass.models.incremental import IncrementalModel
-from fedclass.models.weights import weighted_mean
 from fedclass.rng import generator, seed_streams, streams_restored
 from fedclass.runs.events import (
     RoundFinished,
@@ -226,6 +226,8 @@ class Run:
                 phases=phases,
                 validation_correct=None if validation is None else validation.diagonal().tolist(),
                 validation_tested=None if validation is None else validation.sum(axis=1).tolist(),
+                clipped=answers.clipped,
+                rolled_back=answers.undone,
             )
         )
         return replace(after, round=state.round + 1, reached=state.reached | {*asked})
@@ -233,7 +235,7 @@ class Run:
     def _sample(self, state: State) -> list[int]:
         """The clients to ask."""
         clients = self.curriculum.learners(state.task, self.tell)
-        wanted, seed = self.experiment.train.participation, self.experiment.seed
+        wanted, seed = self.experiment.server.participation, self.experiment.seed
         return sample(clients, participation=wanted, seed=seed, task=state.task, round=state.round)
 
     def _dispatch(self, state: State, asked: Sequence[int], phases: dict[str, float]) -> "Answers":
@@ -250,27 +252,47 @@ class Run:
         def before(number: int) -> None:
             self._seed("aggregate", task, round, number)  # whatever clients and listeners have drawn here
 
-        return Answers(timed(self._usable(jobs), phases, "clients"), len(jobs), down, before)
+        return Answers(timed(self._usable(jobs), phases, "clients"), len(jobs), down, before, weights)
 
     def _aggregate(self, state: State, answers: "Answers") -> State:
         """The state with the model that the method and the server's optimizer make of the updates."""
         assert state.weights is not None
-        updates = iter(answers)
+        updates, settings = iter(answers), self.experiment.server
         first = next(updates, None)  # none at all could not be averaged
         if first is not None:
-            server = self._server(state.task, state.round, state.weights, state.method)
+            mean = Aggregation(self.experiment.aggregation, state.weights, self.curriculum)
+            server = replace(self._server(state.task, state.round, state.weights, state.method), mean=mean)
             weights, own = self.method.aggregate(server, chain([first], updates))
-            own, settings = self._own("aggregate", own), self.experiment.server
+            answers.clipped, own = mean.clipped, self._own("aggregate", own)
             weights, moments = server_optimizer.step(settings, self.model, state.weights, weights, state.optimizer)
-            state = replace(state, weights=weights, method=own, optimizer=moments)
-        if len(answers.used) < (fewest := self.experiment.train.min_updates):
+            fault = breakage(self.model, weights, state.weights, self._noise())
+            if fault is None:
+                state = replace(state, weights=weights, method=own, optimizer=moments)
+            else:
+                answers.undone = True
+                self._tell_undone(state, fault, answers)
+        if len(answers.used) < settings.min_updates:
             raise RoundError(
                 f"task {state.task + 1}, round {state.round + 1}: {len(answers.used)} of {answers.asked} updates were "
-                f"usable, and train.min_updates = {fewest} are needed; the run's events.jsonl says why each was "
-                "rejected or missing (NaN often means that train.learning_rate is too high)"
+                f"usable, and server.min_updates = {settings.min_updates} are needed; the run's events.jsonl says why "
+                "each was rejected or missing (NaN often means that optimizer.learning_rate is too high)"
             )
         self.totals.samples += int(sum(update.metrics["samples"] for update in answers.used))
         return state
+
+    def _noise(self) -> torch.Tensor:
+        """Two images that are none, to see whether a model gives numbers at all."""
+        height, width, _ = self.curriculum.image
+        return torch.randn(2, 3, height, width, generator=generator(0, "noise")).to(self.model.head.weight.device)
+
+    def _tell_undone(self, state: State, fault: str, answers: "Answers") -> None:
+        found = [self.curriculum.named(client) for client in standing_out(answers.moved, answers.claimed)]
+        suspects = f"these stand out by size or by claimed examples: {', '.join(found)}" if found else "none stands out"
+        message = (
+            f"task {state.task + 1}, round {state.round + 1}: is undone, because of its {len(answers.used)} updates "
+            f"{fault}; the model stays as it was before ({suspects})"
+        )
+        self.tell(Warned(message=message))
 
     def _evaluate_round(self, state: State, phases: dict[str, float]) -> tuple[Counts | None, Counts | None]:
         """Counts on test images or, where images are held out to choose by, on those; in most rounds neither."""
@@ -306,7 +328,7 @@ class Run:
             generator=generator(self.experiment.seed, "server", "task", task, "round", round),
             device=self.model.head.weight.device,
             build=build,
-            mean=lambda updates: weighted_mean((update.weights, update.examples) for update in updates),
+            mean=Aggregation(self.experiment.aggregation, weights, self.curriculum),
         )
 
     def _own(self, hook: str, own: Tensors) -> Tensors:
@@ -400,18 +422,24 @@ class Answers:
     """The updates of a round, handed on one at a time, so that only their sum is ever in memory.
 
     asked: how many clients were.  before: called with a number before anything is made of each update, and once after
-    the last.  used: all that was handed on, without tensors.
+    the last.  began: the model that was sent.  used: all that was handed on, without tensors.  moved: how far each
+    client's update is from that model.  clipped: clients whose update was shortened.  undone: the round does not count.
     """
 
     updates: Iterator[Update]
     asked: int
     bytes_down: int
     before: Callable[[int], None]
+    began: Weights
     used: list[Update] = field(default_factory=list)
+    moved: dict[int, list[float]] = field(default_factory=dict)
+    clipped: list[int] = field(default_factory=list)
+    undone: bool = False
 
     def __iter__(self) -> Iterator[Update]:
         for update in self.updates:
             self.used.append(replace(update, weights={}, extras={}))
+            self.moved[update.client] = distances(update.weights, self.began)
             self.before(len(self.used))
             yield update
         self.before(len(self.used) + 1)
@@ -419,6 +447,10 @@ class Answers:
     @property
     def examples(self) -> list[int]:
         return [update.examples for update in self.used]
+
+    @property
+    def claimed(self) -> dict[int, int]:
+        return {update.client: update.examples for update in self.used}
 
     @property
     def losses(self) -> list[float]:

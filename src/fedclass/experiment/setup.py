@@ -1,7 +1,7 @@
 """From a recipe to things that exist: data found and hashed, partition drawn, model built. No training yet."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,8 @@ class Setup:
             self.stream,
             e.method,
             train=e.train,
+            optimizer=e.optimizer,
+            weighting=e.server.weighting,
             memory=e.memory,
             normalisation=self.normalisation,
             build=self.build,
@@ -95,6 +97,16 @@ class Setup:
     def everyone(self) -> list[int]:
         return list(range(self.stream.clients))
 
+    def named(self, client: int) -> str:
+        return f"client {client}"
+
+    def holds(self, client: int) -> Collection[int]:
+        found: list[int] = np.flatnonzero(self.stream.counts()[client]).tolist()
+        return found
+
+    def most_examples(self, client: int) -> int | None:  # noqa: ARG002
+        return None
+
     def test(self, trial: Trial, tell: Tell, *, must: bool) -> Tested:  # noqa: ARG002
         return Tested(trial.here(self.stream.test))
 
@@ -111,7 +123,7 @@ def normalisation(experiment: Experiment) -> tuple[tuple[float, ...], tuple[floa
 
 def exemplars_count(experiment: Experiment) -> bool:
     """Whether a client that has exemplars and no new data has something to learn from."""
-    return experiment.train.weighting == "with-exemplars" and experiment.memory.keeps
+    return experiment.server.weighting == "with-exemplars" and experiment.memory.keeps
 
 
 def check_device(name: str, *, where: str) -> None:

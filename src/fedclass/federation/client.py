@@ -19,8 +19,10 @@ from fedclass.data.images import Split
 from fedclass.data.memory import HERDING, Exemplars, MemorySettings, herd, remember
 from fedclass.data.partition import Index
 from fedclass.errors import ClientError, ConfigError, FedclassError
+from fedclass.federation.optimizer import OptimizerSettings, Steps
+from fedclass.federation.server_optimizer import Weighting
 from fedclass.federation.store import ClientState, ClientStore, Kept
-from fedclass.methods.base import SGD, Batch, ClientContext, Method, Outcome, Progress
+from fedclass.methods.base import Batch, ClientContext, Method, Outcome, Progress, Rates
 from fedclass.methods.declare import Sizes, Specs, grown, misfit
 from fedclass.models.incremental import IncrementalModel
 from fedclass.rng import array_generator, generator, seed_streams
@@ -37,17 +39,9 @@ class TrainSettings:
     rounds: Annotated[int, Field(ge=1, description="rounds per task")] = 10
     local_epochs: Annotated[int, Field(ge=1, description="passes over a client's data in a round")] = 2
     batch_size: Annotated[int, Field(ge=1, le=2**31, description="images per step")] = 32
-    learning_rate: Annotated[float, Field(gt=0, description="of SGD, rebuilt each round")] = 0.01
-    momentum: Annotated[float, Field(ge=0, lt=1, description="of SGD")] = 0.9
-    weight_decay: Annotated[float, Field(ge=0, description="of SGD")] = 1e-5
     augment: Annotated[Literal["none", "crop-flip-cutout"], Field(description="random changes to training images")] = (
         "none"
     )
-    participation: Annotated[float, Field(gt=0, le=1, description="share of clients asked in a round")] = 1.0
-    weighting: Annotated[
-        Literal["new-data", "with-exemplars"], Field(description="what counts as a client's size in the mean")
-    ] = "new-data"
-    min_updates: Annotated[int, Field(ge=1, description="usable updates a round needs to count")] = 1
     device: Annotated[str, Field(description='"cpu", "cuda", or "auto": a GPU if there is one')] = "auto"
 
 
@@ -100,6 +94,8 @@ class Client:
         method: Method,
         *,
         train: TrainSettings,
+        optimizer: OptimizerSettings,
+        weighting: Weighting,
         memory: MemorySettings,
         normalisation: tuple[Sequence[float], Sequence[float]],
         build: Callable[[], IncrementalModel],
@@ -107,6 +103,7 @@ class Client:
         seed: int,
     ) -> None:
         self.stream, self.method, self.train, self.store, self.seed = stream, method, train, store, seed
+        self.optimizer, self.weighting = optimizer, weighting
         self.declared = method.declare()
         self.memory = replace(memory, select=self.declared.select or memory.select)
         self.normalisation = normalisation
@@ -131,15 +128,13 @@ class Client:
         self.model.train()
         batches_per_epoch = math.ceil(len(index) / self.train.batch_size)
         context = self._context(job, state, new, steps=self.train.local_epochs * batches_per_epoch)
-        optimizer = torch.optim.SGD(self.model.movable)
+        steps = Steps(self.optimizer, self.model)
         adjusts = type(self.method).adjust is not Method.adjust
         total = torch.zeros((), device=self.device)
         for number, batch in enumerate(self._batches(job, index)):
             if number % batches_per_epoch == 0:
-                sgd = self._sgd(job, epoch=number // batches_per_epoch)
-                named = {"lr": sgd.learning_rate, "momentum": sgd.momentum, "weight_decay": sgd.weight_decay}
-                optimizer.param_groups[0].update(named)
-            optimizer.zero_grad(set_to_none=False)
+                steps.set(self._rates(job, epoch=number // batches_per_epoch))
+            steps.clear()
             try:
                 loss = self.method.loss(context, batch)
             except ValueError as error:
@@ -154,7 +149,7 @@ class Client:
                 gradient = self.model.flat.grad
                 assert gradient is not None
                 self.method.adjust(context, gradient)
-            optimizer.step()
+            steps.step()
             with torch.no_grad():
                 self.method.after_step(context)
             total += loss.detach() * len(batch.labels)
@@ -167,15 +162,14 @@ class Client:
             task=job.task,
             round=job.round,
             weights=self.model.weights(),
-            examples=len(new) + (len(state.exemplars) if self.train.weighting == "with-exemplars" else 0),
+            examples=len(new) + (len(state.exemplars) if self.weighting == "with-exemplars" else 0),
             metrics={"loss": float(total) / max(samples, 1), "samples": float(samples)},
             extras=self._checked(job, "end_round", outcome.uploads, self.declared.uploads.get("train", {})),
         )
 
-    def _sgd(self, job: Job, *, epoch: int) -> SGD:
-        train = self.train
-        usual = SGD(train.learning_rate, train.momentum, train.weight_decay)
-        return self.method.sgd(usual, progress=Progress(job.round, train.rounds, epoch, train.local_epochs))
+    def _rates(self, job: Job, *, epoch: int) -> Rates:
+        progress = Progress(job.round, self.train.rounds, epoch, self.train.local_epochs)
+        return self.method.rates(self.optimizer.rates(progress), progress=progress)
 
     def _end_task(self, job: Job) -> Update:
         """Choose exemplars with the task's final model, and send what the method declares."""
@@ -218,7 +212,7 @@ class Client:
             weights=job.weights,
             counts=torch.bincount(held, minlength=self.model.classes),
             met=frozenset(label for label in state.exemplars.of_class if label < old),
-            sgd=self._sgd(job, epoch=0),
+            rates=self._rates(job, epoch=0),
             steps=steps,
             state={name: made[name].to(self.device) for name in self.declared.client if name in made},
             broadcast={n: job.broadcast[n].to(self.device) for n in self.declared.broadcast if n in job.broadcast},

@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from fedclass.methods.base import Method
 from fedclass.methods.declare import Sizes, misfit
+from fedclass.models.incremental import IncrementalModel
 from fedclass.models.weights import flaw
 from fedclass.rng import array_generator
-from fedclass.wire import Job, Update
+from fedclass.wire import Job, Update, Weights
 
 
 def sample(clients: Sequence[int], *, participation: float, seed: int, task: int, round: int) -> list[int]:
@@ -28,6 +30,17 @@ class Missing:
 
     client: int
     reason: str
+
+
+@torch.no_grad()
+def breakage(model: IncrementalModel, weights: Weights, like: Weights, images: Tensor) -> str | None:
+    """Why these weights would break the model, or None. images: any at all, such as noise; they are not tested with."""
+    if (fault := flaw(weights, like)) is not None:
+        return fault
+    model.load(weights)
+    if not bool(torch.isfinite(model.eval()(images)).all()):
+        return "the model's outputs would be NaN or infinite"
+    return None
 
 
 MOST_EXAMPLES = 2**40  # no client has more images; a larger count would drown all others

@@ -14,10 +14,16 @@ from fedclass.methods.declare import Spec
 from fedclass.models.incremental import IncrementalModel
 from fedclass.wire import Tensors, Weights
 
+Weighting = Literal["new-data", "with-exemplars"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """Table [server]."""
+    """Table [server]: whom to ask, how an update counts, and what to make of a round's mean."""
+
+    participation: Annotated[float, Field(gt=0, le=1, description="share of clients asked in a round")] = 1.0
+    weighting: Annotated[Weighting, Field(description="what counts as a client's size in the mean")] = "new-data"
+    min_updates: Annotated[int, Field(ge=1, description="usable updates a round needs to count")] = 1
 
     optimizer: Annotated[
         Literal["mean", "momentum", "adam"],

@@ -35,8 +35,8 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class SGD:
-    """The optimizer's settings."""
+class Rates:
+    """What of the optimizer's settings may change from epoch to epoch. momentum: of SGD; AdamW's beta_1."""
 
     learning_rate: float
     momentum: float
@@ -72,7 +72,7 @@ class ClientContext:
     weights: Weights
     counts: Tensor
     met: frozenset[int] = frozenset()
-    sgd: SGD = SGD(0.0, 0.0, 0.0)  # as the round began
+    rates: Rates = Rates(0.0, 0.0, 0.0)  # as the round began
     steps: int = 0
     state: State = field(default_factory=dict)
     broadcast: Tensors = field(default_factory=dict)
@@ -149,8 +149,11 @@ class Method(ABC):
     def loss(self, client: ClientContext, batch: Batch) -> Tensor:
         """The loss of one batch, a scalar."""
 
-    def sgd(self, usual: SGD, *, progress: Progress) -> SGD:  # noqa: ARG002
-        """The optimizer's settings in an epoch; `usual` is the recipe's table [train]. No state is lost on a change."""
+    def rates(self, usual: Rates, *, progress: Progress) -> Rates:  # noqa: ARG002
+        """The optimizer's settings in an epoch; `usual`: as the recipe's table [optimizer] says, its schedule included.
+
+        The optimizer's memory of earlier steps is kept.
+        """
         return usual
 
     def adjust(self, client: ClientContext, gradient: Tensor) -> None:  # noqa: B027

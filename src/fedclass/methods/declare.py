@@ -52,11 +52,12 @@ Specs = Mapping[str, Spec]
 class Declaration:
     """What a method wants of the training loop, and the tensors it keeps and sends. All of it may depend on parameters.
 
-        teacher: whose outputs a batch carries as `previous`.  select: how exemplars are chosen, if the method insists.
+    teacher: whose outputs a batch carries as `previous`.  select: how exemplars are chosen, if the method insists.
     replay: "mixed" puts exemplars among the new images, "own" leaves them to the method (`client.replay`).
     fewest_exemplars: of each class, that at least one client must keep after each task.  head_bias: whether the head
     has one; where it has none, it is zero and stays so.  begins_like_fedavg: in the first task the method does what
-    FedAvg does, bit for bit, so that runs can share it.
+    FedAvg does, bit for bit, so that runs can share it.  assumes_sgd: the method computes with steps of
+    learning_rate * gradient, so that AdamW, clipped gradients and a learning rate of the head's own are refused.
 
     server: state at the server, part of every checkpoint.  broadcast: those of its names that clients get with each
     training job.  predicts_with: those that `predict` needs, made at the end of a task; they go with the model.
@@ -70,6 +71,7 @@ class Declaration:
     fewest_exemplars: int = 0
     head_bias: bool = True
     begins_like_fedavg: bool = False
+    assumes_sgd: bool = False
 
     server: Specs = field(default_factory=dict)
     broadcast: tuple[str, ...] = ()

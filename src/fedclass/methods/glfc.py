@@ -8,11 +8,11 @@ from pydantic import Field
 from torch import Tensor
 
 from fedclass.losses import glfc_loss
-from fedclass.methods.base import SGD, Batch, ClientContext, FedAvg, Progress, ServerContext, State
+from fedclass.methods.base import Batch, ClientContext, FedAvg, Progress, Rates, ServerContext, State
 from fedclass.methods.declare import Declaration
 from fedclass.wire import Update, Weights
 
-AUTHORS = SGD(learning_rate=2.0, momentum=0.0, weight_decay=1e-5)
+AUTHORS = Rates(learning_rate=2.0, momentum=0.0, weight_decay=1e-5)
 # By what the authors' code divides the learning rate, from which part of a task's epochs on, until that round ends.
 DIVISORS = ((0.5, 5), (0.75, 25), (0.9, 125))
 
@@ -38,10 +38,10 @@ class GLFC(FedAvg):
         ),
     ] = "released"
     learning_rate: Annotated[
-        float | None, Field(gt=0, description="takes the place of train.learning_rate; glfc: 2.0")
+        float | None, Field(gt=0, description="takes the place of optimizer.learning_rate and its schedule; glfc: 2.0")
     ] = None
-    momentum: Annotated[float | None, Field(ge=0, lt=1, description="of train.momentum; glfc: 0")] = None
-    weight_decay: Annotated[float | None, Field(ge=0, description="of train.weight_decay; glfc: 1e-5")] = None
+    momentum: Annotated[float | None, Field(ge=0, lt=1, description="of optimizer.momentum; glfc: 0")] = None
+    weight_decay: Annotated[float | None, Field(ge=0, description="of optimizer.weight_decay; glfc: 1e-5")] = None
 
     def __post_init__(self) -> None:
         """The authors' settings are parameters, so that a stored recipe says them and a user may change them."""
@@ -51,19 +51,20 @@ class GLFC(FedAvg):
                     object.__setattr__(self, name, value)
 
     def declare(self) -> Declaration:
-        return Declaration(teacher="previous task", select="herding-pycil" if self.variant == "glfc" else None)
+        own = self.variant == "glfc"
+        return Declaration(teacher="previous task", select="herding-pycil" if own else None, assumes_sgd=own)
 
-    def sgd(self, usual: SGD, *, progress: Progress) -> SGD:
+    def rates(self, usual: Rates, *, progress: Progress) -> Rates:
         own = {name: value for name in vars(usual) if (value := getattr(self, name)) is not None}
-        sgd = replace(usual, **own)
+        rates = replace(usual, **own)
         if self.variant != "glfc":
-            return sgd
+            return rates
         divisor = 1
         for share, later in DIVISORS:  # each begins at one epoch, and ends with its round: the next one starts anew
             begins = share * progress.rounds * progress.epochs
             if progress.round * progress.epochs <= begins <= progress.round * progress.epochs + progress.epoch:
                 divisor = later
-        return replace(sgd, learning_rate=sgd.learning_rate / divisor)
+        return replace(rates, learning_rate=rates.learning_rate / divisor)
 
     def loss(self, client: ClientContext, batch: Batch) -> Tensor:
         compensate = self.variant == "released" or bool(client.met)

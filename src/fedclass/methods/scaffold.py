@@ -19,8 +19,9 @@ class SCAFFOLD(FedAvg):
         c_i+ = c_i - c + (x - y_i) / (K * eta)        after K steps from x to y_i (line 12, option II)
         c <- c + sum over the round's clients of (c_i+ - c_i) / N    N: all clients (line 17)
 
-    Option II assumes plain SGD: set train.momentum=0 and train.weight_decay=0 for the paper's algorithm. With momentum
-    the estimate is too large by up to 1 / (1 - momentum). Entries of new classes begin at 0.
+    Option II assumes plain SGD: set optimizer.momentum=0 and optimizer.weight_decay=0 for the paper's algorithm. With
+    momentum the estimate is too large by up to 1 / (1 - momentum). Other optimizers, clipped gradients and a learning
+    rate of the head's own are refused. Entries of new classes begin at 0.
     """
 
     def declare(self) -> Declaration:
@@ -30,6 +31,7 @@ class SCAFFOLD(FedAvg):
             broadcast=("control",),
             client={"control": control},
             uploads={"train": {"control_change": control}},
+            assumes_sgd=True,
         )
 
     def adjust(self, client: ClientContext, gradient: Tensor) -> None:
@@ -40,7 +42,7 @@ class SCAFFOLD(FedAvg):
     def end_round(self, client: ClientContext) -> Outcome:
         moved = client.received_flat - client.model.flat
         before = client.state.get("control", torch.zeros_like(moved))
-        now = before - client.broadcast["control"] + moved / (client.steps * client.sgd.learning_rate)
+        now = before - client.broadcast["control"] + moved / (client.steps * client.rates.learning_rate)
         return Outcome(state={"control": now}, uploads={"control_change": now - before})
 
     def start(self, server: ServerContext) -> State:

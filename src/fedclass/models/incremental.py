@@ -1,8 +1,9 @@
 """A backbone and a head that gains classes from task to task."""
 
 import math
-from collections.abc import Callable
-from typing import Literal, Self
+from collections.abc import Callable, Hashable
+from itertools import pairwise
+from typing import Literal, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,8 @@ from fedclass.rng import generator
 from fedclass.wire import Weights
 
 HeadInit = Literal["linear", "kaiming"]
+HEAD = "head."  # names of tensors with a row per class begin so
+Kind = TypeVar("Kind", bound=Hashable)
 
 
 class GrowingHead(nn.Linear):
@@ -165,6 +168,28 @@ class IncrementalModel(nn.Module):
             resized = torch.empty(classes, *now.shape[1:], dtype=now.dtype, device="meta")
             tensors[name] = resized.requires_grad_(now.requires_grad)
         return Layout.of(tensors)
+
+    def grouped(self, kind: Callable[[bool, int], Kind]) -> dict[Kind, list[Tensor]]:
+        """The trained parameters by kind(in_head, dimensions): parts of `movable`, each with its part of the gradient.
+
+        Neighbours of one kind make one part; padding belongs to the tensor before it.
+        """
+        layout = self.packed.layout
+        found: dict[Kind, list[Tensor]] = {}
+        moved = [number for number, (*_, moved) in enumerate(layout.sections) if moved]
+        for number, section in zip(moved, self.movable, strict=True):
+            assert section.grad is not None
+            kinds = {
+                slot.start: kind(name.startswith(HEAD), len(slot.shape))
+                for name, slot in layout.slots.items()
+                if slot.section == number
+            }
+            edges = [at for before, at in pairwise(sorted(kinds)) if kinds[at] != kinds[before]]
+            for first, end in pairwise([0, *edges, len(section)]):
+                part = section[first:end]
+                part.grad = section.grad[first:end]
+                found.setdefault(kinds[first], []).append(part)
+        return found
 
     def weights(self) -> Packed:
         """A copy of all parameters and buffers, on the CPU."""

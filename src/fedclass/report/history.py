@@ -26,6 +26,7 @@ from fedclass.runs.events import (
     read_events,
 )
 from fedclass.runs.layout import RunDirectory
+from fedclass.runs.moved import relocated
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,9 @@ def read_history(root: Path) -> History:
         raise RunError(f"{directory.events}: no run has started here; give it some seconds, or leave it out")
     try:
         text = directory.config.read_text(encoding="utf-8")
-        history = _replay(History(root, started, tomllib.loads(text), text), events)
+        history = _replay(
+            History(root, started, relocated(tomllib.loads(text), where=str(directory.config))[0], text), events
+        )
         _check(history)
     except OSError as error:
         raise RunError(f"{directory.config}: cannot read it ({error.strerror}); a run needs its config.toml") from error

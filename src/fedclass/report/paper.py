@@ -228,7 +228,7 @@ def _setting(recipe: Mapping[str, Any]) -> list[str]:
     if kind != "fedml":
         told.append(f"the partition is {kind!r}, the paper's is FedML's")
     told.append(f"exemplars: {recipe['memory.select']}, the paper does not say which")
-    if recipe["train.weighting"] != "new-data":
+    if recipe["server.weighting"] != "new-data":
         told.append("clients count with their exemplars, in the paper with new data only")
     if recipe["data.orientation"] != "upright":
         told.append("images as EMNIST's files have them, the paper does not say")

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from fedclass.errors import ConfigError, RunError
 from fedclass.runs.layout import RunDirectory, flat
+from fedclass.runs.moved import relocated
 from fedclass.runs.results import Result
 
 # A row averages over seeds; where the files are and tests in the middle of a task change no result; the method and the
@@ -78,7 +79,7 @@ def read_config(root: Path) -> dict[str, Any]:
     """The stored recipe of a run."""
     path = RunDirectory(root).config
     try:
-        config = tomllib.loads(path.read_text(encoding="utf-8"))
+        config, _ = relocated(tomllib.loads(path.read_text(encoding="utf-8")), where=str(path))
         config["method"]["name"]
     except OSError as error:
         raise RunError(f"{root}: has no config.toml ({error.strerror}); is it a run directory?") from error

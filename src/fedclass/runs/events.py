@@ -130,6 +130,9 @@ class RoundFinished:
 
     phases: seconds spent on "clients" (waiting for updates), "aggregate", "evaluate", and "checkpoint" (the one that
     was written before this round; that of this round comes after this event).
+
+    clipped: clients whose update was shortened to a multiple of the round's median.  rolled_back: the round's result
+    was unusable, and the model is the one before it; a warning says why.
     """
 
     task: int
@@ -146,6 +149,8 @@ class RoundFinished:
     phases: dict[str, float] = field(default_factory=dict)
     validation_correct: list[int] | None = None
     validation_tested: list[int] | None = None
+    clipped: list[int] = field(default_factory=list)
+    rolled_back: bool = False
 
     @property
     def accuracy(self) -> float | None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from fedclass.errors import ConfigError, RunError
 from fedclass.runs.events import RoundFinished, TaskFinished, read_events
 from fedclass.runs.layout import RunDirectory
+from fedclass.runs.moved import relocated
 from fedclass.runs.results import Listed, list_runs
 
 Record = dict[str, str | int | float | bool | None]
@@ -70,7 +71,7 @@ def _run(path: Path, summary: Mapping[str, Any]) -> Record:
 
 def _recipe(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return relocated(tomllib.loads(path.read_text(encoding="utf-8")), where=str(path))[0]
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:

@@ -98,7 +98,7 @@ def announcement(said: Announcement) -> Frame:
 
 def update(done: Update) -> Frame:
     if odd := [name for name, value in done.metrics.items() if not math.isfinite(value)]:
-        raise ClientError(f"{odd[0]} is {done.metrics[odd[0]]}; train.learning_rate may be too high")
+        raise ClientError(f"{odd[0]} is {done.metrics[odd[0]]}; optimizer.learning_rate may be too high")
     head = {f.name: getattr(done, f.name) for f in fields(_Update)}
     head["metrics"] = dict(done.metrics)
     return Frame({"answer": "update", "update": head}, {"weights": packed(done.weights), "extras": packed(done.extras)})

@@ -1,0 +1,102 @@
+"""How clients step: the recipe's table [optimizer], its schedule, and the groups of parameters that it treats apart."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+
+from fedclass.methods.base import Progress, Rates
+from fedclass.models.incremental import IncrementalModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSettings:
+    """Table [optimizer]: of clients. It begins without memory in every round."""
+
+    name: Annotated[Literal["sgd", "adamw"], Field(description="adamw: Loshchilov and Hutter 2019")] = "sgd"
+    learning_rate: Annotated[float, Field(gt=0, description="as a task begins")] = 0.01
+    momentum: Annotated[float, Field(ge=0, lt=1, description="sgd: momentum; adamw: beta_1")] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1, description="adamw: beta_2")] = 0.999
+    weight_decay: Annotated[float, Field(ge=0, description="sgd: in the gradient; adamw: apart from it")] = 1e-5
+    schedule: Annotated[
+        Literal["constant", "cosine", "step"],
+        Field(description="of the learning rate over a task's rounds; cosine: half a wave, towards 0"),
+    ] = "constant"
+    step_rounds: Annotated[int, Field(ge=1, description="step: after every so many rounds of a task")] = 10
+    step_factor: Annotated[float, Field(gt=0, description="step: what the learning rate is multiplied by")] = 0.1
+    clip: Annotated[float, Field(ge=0, description="largest norm of a step's gradient; 0: no limit")] = 0.0
+    head_rate: Annotated[float, Field(gt=0, description="the head's learning rate, as a multiple")] = 1.0
+    decay_all: Annotated[
+        bool, Field(description="weight decay also for biases and normalisation, that is all tensors of one dimension")
+    ] = True
+
+    @property
+    def plain(self) -> bool:
+        """Whether a step is w - learning_rate * gradient, but for momentum and weight decay."""
+        return self.name == "sgd" and self.clip == 0 and self.head_rate == 1
+
+    def rates(self, progress: Progress) -> Rates:
+        """Of a round, before the method has its say."""
+        return Rates(scheduled(self, progress), self.momentum, self.weight_decay)
+
+
+def scheduled(settings: OptimizerSettings, progress: Progress) -> float:
+    """The learning rate eta_r of round r = 0 .. R - 1 of a task; it is constant within a round.
+
+    cosine: eta_r = eta * (1 + cos(pi * r / R)) / 2
+    step:   eta_r = eta * step_factor ** floor(r / step_rounds)
+    """
+    match settings.schedule:
+        case "constant":
+            return settings.learning_rate
+        case "cosine":
+            return settings.learning_rate * (1 + math.cos(math.pi * progress.round / progress.rounds)) / 2
+        case "step":
+            return settings.learning_rate * settings.step_factor ** (progress.round // settings.step_rounds)
+
+
+class Steps:
+    """The optimizer of one client in one round. It moves parts of the model's long tensors, whose gradient is one."""
+
+    def __init__(self, settings: OptimizerSettings, model: IncrementalModel) -> None:
+        self.settings, self.model = settings, model
+        self._optimizer = _optimizer(settings, _groups(settings, model))
+
+    def set(self, rates: Rates) -> None:
+        """No state is lost on a change."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = rates.learning_rate * group["factor"]
+            group["weight_decay"] = rates.weight_decay if group["decays"] else 0.0
+            group |= self._momentum(rates)
+
+    def _momentum(self, rates: Rates) -> Mapping[str, object]:
+        if self.settings.name == "sgd":
+            return {"momentum": rates.momentum}
+        return {"betas": (rates.momentum, self.settings.beta2)}
+
+    def clear(self) -> None:
+        self._optimizer.zero_grad(set_to_none=False)
+
+    def step(self) -> None:
+        if self.settings.clip:
+            torch.nn.utils.clip_grad_norm_(self.model.movable, self.settings.clip)
+        self._optimizer.step()
+
+
+def _groups(settings: OptimizerSettings, model: IncrementalModel) -> list[dict[str, object]]:
+    """Groups for torch's optimizers: one of whole sections, unless the settings treat some parameters apart."""
+    if settings.head_rate == 1 and settings.decay_all:
+        return [{"params": model.movable, "factor": 1.0, "decays": True}]
+
+    def kind(in_head: bool, dimensions: int) -> tuple[float, bool]:
+        return settings.head_rate if in_head else 1.0, settings.decay_all or dimensions > 1
+
+    found = model.grouped(kind)
+    return [{"params": parts, "factor": factor, "decays": decays} for (factor, decays), parts in found.items()]
+
+
+def _optimizer(settings: OptimizerSettings, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(groups) if settings.name == "sgd" else torch.optim.AdamW(groups)
