@@ -326,8 +326,8 @@ class Run:
         clients = self.course.learners(task, self.tell)
         asked = sample(clients, participation=train.participation, seed=self.experiment.seed, task=task, round=round)
         teacher = state.last if self.declared.teacher == "previous task" else None
-        broadcast = self._broadcast(self.declared.broadcast, state.method)
-        jobs = [Job(client, task, round, "train", weights, teacher, broadcast) for client in asked]
+        broadcast, frozen = self._broadcast(self.declared.broadcast, state.method), self.model.frozen_sha256
+        jobs = [Job(client, task, round, "train", weights, teacher, broadcast, frozen) for client in asked]
         down = len(jobs) * (nbytes(weights) + nbytes(broadcast)) + len(set(asked) - reached) * nbytes(teacher or {})
         reached.update(asked)
         used: list[Update] = []
@@ -398,7 +398,7 @@ class Run:
         until = self.stream.classes_until(task)
 
         def build() -> IncrementalModel:
-            model = self.setup.build().to(self.model.head.weight.device)
+            model = self.setup.build().to(self.model.device)
             model.grow_to(until, seed=self.experiment.seed)
             return model
 
@@ -412,7 +412,7 @@ class Run:
             weights=weights,
             state={name: own[name] for name in self.declared.server if name in own},  # in the declared order
             generator=generator(self.experiment.seed, "server", "task", task, "round", round),
-            device=self.model.head.weight.device,
+            device=self.model.device,
             build=build,
             mean=lambda updates: weighted_mean((update.weights, update.examples) for update in updates),
         )
@@ -456,7 +456,8 @@ class Run:
         self._seed("end_rounds", task)
         weights, own = self.method.end_rounds(self._server(task, rounds, weights, state.method))
         own = self._own("end_rounds", own)
-        jobs = [Job(client, task, rounds, "end_task", weights, None) for client in self.course.everyone()]
+        frozen = self.model.frozen_sha256
+        jobs = [Job(c, task, rounds, "end_task", weights, None, frozen=frozen) for c in self.course.everyone()]
         updates = list(self._usable(jobs))
         selects = self.declared.select or self.experiment.memory.select
         if self.declared.uploads.get("end_task") or self.declared.rows or selects in HERDING:
@@ -508,7 +509,8 @@ class Run:
         spans = list(pairwise(accumulate(self.stream.task_sizes, initial=0)))
         until = time.monotonic() + self.course.patience
         while True:
-            jobs = [Job(c, task, self.experiment.train.rounds, "evaluate", weights, None, own) for c in waiting]
+            rounds, frozen = self.experiment.train.rounds, self.model.frozen_sha256
+            jobs = [Job(c, task, rounds, "evaluate", weights, None, own, frozen) for c in waiting]
             for update in self._usable(jobs):
                 total += update.extras["confusion"].numpy()
                 waiting.remove(update.client)
@@ -547,13 +549,13 @@ class Run:
             "bytes_down": self.totals.bytes_down,
             "seconds": state.totals.seconds,
             "samples_per_second": self.totals.samples / state.totals.seconds,
-            "weights_sha256": sha256(state.last),
+            "weights_sha256": sha256(self.model.complete(state.last)),
             "code": self.parts.known[-1].digests,
             "mixed_code": self.parts.mixed_code,
         }
 
     def _write_model(self, last: Weights, own: Tensors) -> None:
-        named = dict(last) | {f"{EXTRAS}{name}": own[name] for name in self.declared.predicts_with}
+        named = dict(self.model.complete(last)) | {f"{EXTRAS}{name}": own[name] for name in self.declared.predicts_with}
         tensors = {name: plain(tensor) for name, tensor in named.items()}
         write_atomically(self.directory.model, save(tensors, metadata=describe(self.setup, tensors)))
         write_atomically(self.directory.classes, json.dumps(list(self.stream.classes)) + "\n")
