@@ -102,6 +102,7 @@ class IncrementalModel(nn.Module):
             self.head.grow(1, generator(seed, "head", index))
         self._pack()
 
+    @torch.no_grad()
     def load(self, weights: Weights) -> None:
         """Take over `weights`, for however many classes they are; what is frozen stays."""
         classes = len(head_rows(weights))
@@ -110,10 +111,13 @@ class IncrementalModel(nn.Module):
             self._pack()
         if isinstance(weights, Packed) and weights.layout == self.packed.layout:
             self.packed.copy_(weights)
-        elif odd := sorted(weights.keys() ^ self.packed.keys()):
+            return
+        if odd := sorted(weights.keys() ^ self.packed.keys()):
             raise ValueError(f"names of weights differ from the model's: {', '.join(odd[:3])}")
-        else:
-            self.load_state_dict(weights, strict=False)
+        for name, tensor in self.packed.items():
+            if tensor.shape != weights[name].shape:
+                raise ValueError(f"{name} has shape {tuple(weights[name].shape)} instead of {tuple(tensor.shape)}")
+            tensor.copy_(weights[name])
 
     # All trained parameters as one vector, in the order of `packed`; what lies between two tensors is padding.
 
