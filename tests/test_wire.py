@@ -25,6 +25,7 @@ def test_a_job_holds_these_fields_and_no_others():
         ("weights", Mapping[str, Tensor]),
         ("teacher", Mapping[str, Tensor] | None),
         ("broadcast", Mapping[str, Tensor]),
+        ("frozen", str),
     ]
 
 

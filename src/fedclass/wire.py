@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 Tensors = Mapping[str, Tensor]  # by name
-Weights = Tensors  # parameters and buffers by name, on the CPU
+Weights = Tensors  # parameters and buffers that change, by name, on the CPU
 
 Phase = Literal["train", "end_task", "evaluate"]
 
@@ -30,6 +30,7 @@ class Job:
     weights: Weights
     teacher: Weights | None  # the global model at the end of the previous task; none in the first
     broadcast: Tensors = field(default_factory=dict)  # the method's own, as it declares
+    frozen: str = ""  # SHA-256 of what the model has besides weights, and a client too; empty: nothing
 
     @property
     def where(self) -> str:

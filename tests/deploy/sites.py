@@ -1,4 +1,5 @@
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,7 @@ class Sites:
                 broadcast=sha256(job.broadcast) if job.broadcast else None,
             )
             settings = self.settings[job.client]
-            named = Job(job.client, job.task, job.round, job.phase, job.weights, None)
+            named = replace(job, teacher=None, broadcast={})
             try:
                 yield Site(settings).run(plan, named)
             except Lacking:

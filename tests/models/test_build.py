@@ -77,7 +77,7 @@ def test_equal_seeds_build_equal_models_whatever_was_drawn_before(name, norm):
     again, other = built(name, norm=norm, seed=5), built(name, norm=norm, seed=6)
     assert sha256(first.state_dict()) == sha256(again.state_dict()) != sha256(other.state_dict())
     assert first.classes == 0
-    assert first.head.in_features == 64
+    assert first.head.in_features == (512 if name == "resnet18" else 64)
     assert bool(list(first.buffers())) == (norm == "batch")
 
 
@@ -176,7 +176,8 @@ def test_a_misspelt_name_gets_a_suggestion():
     with pytest.raises(ConfigError) as error:
         built("resnet-20")
     assert str(error.value) == (
-        "[model] name: unknown model 'resnet-20'; known: resnet8, resnet20, resnet32; did you mean 'resnet20'?"
+        "[model] name: unknown model 'resnet-20'; known: resnet8, resnet18, resnet20, resnet32; did you "
+        "mean 'resnet20'?"
     )
 
 

@@ -1,6 +1,7 @@
 """The small ResNets: their sizes by formula, their arithmetic against one written out from the paper."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -15,16 +16,21 @@ def parameters(model):
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def stages(depth):
+    """Blocks in each stage, and their widths: section 4.2 of the paper, and table 1 for 18."""
+    return (2, [64, 128, 256, 512]) if depth == 18 else ((depth - 2) // 6, [16, 32, 64])
+
+
 def by_formula(depth, classes):
     """3x3 convolutions without bias, two numbers per normalised channel, projections where the width changes."""
-    blocks = (depth - 2) // 6
-    total = 3 * 16 * 9 + 2 * 16
-    for inputs, width in ((16, 16), (16, 32), (32, 64)):
+    blocks, widths = stages(depth)
+    total = 3 * widths[0] * 9 + 2 * widths[0]
+    for inputs, width in pairwise([widths[0], *widths]):
         convolutions = inputs * width * 9 + (2 * blocks - 1) * width * width * 9
         total += convolutions + 2 * blocks * 2 * width
         if inputs != width:
             total += inputs * width + 2 * width
-    return total + 64 * classes + classes
+    return total + widths[-1] * classes + classes
 
 
 def scrambled(norm, depth=8):
@@ -39,7 +45,7 @@ def scrambled(norm, depth=8):
 
 
 def written_out(weights, norm, depth, x):
-    """He et al. (2016), section 4.2, from a dictionary of weights."""
+    """He et al. (2016), section 4.2 (for 18: the stages of table 1), from a dictionary of weights."""
 
     def normalised(y, name):
         gain, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
@@ -50,9 +56,9 @@ def written_out(weights, norm, depth, x):
         y = (y - mean.view(shape)) / (variance.view(shape) + 1e-5).sqrt()
         return y * gain.view(shape) + bias.view(shape)
 
-    blocks = (depth - 2) // 6
+    blocks, widths = stages(depth)
     x = normalised(F.conv2d(x, weights["conv.weight"], padding=1), "norm").relu()
-    for i in range(3 * blocks):
+    for i in range(len(widths) * blocks):
         name, first = f"blocks.{i}", i % blocks == 0 and i > 0
         stride = 2 if first else 1
         y = F.conv2d(x, weights[f"{name}.conv1.weight"], stride=stride, padding=1)
@@ -65,33 +71,33 @@ def written_out(weights, norm, depth, x):
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
-@pytest.mark.parametrize(("depth", "known"), [(8, 78_042), (20, 272_474), (32, 466_906)])
+@pytest.mark.parametrize(("depth", "known"), [(8, 78_042), (18, 11_173_962), (20, 272_474), (32, 466_906)])
 def test_numbers_of_parameters(depth, known, norm):
-    model = IncrementalModel(BACKBONES[f"resnet{depth}"](norm), 64)
+    model = IncrementalModel(BACKBONES[f"resnet{depth}"](norm), stages(depth)[1][-1])
     model.grow_to(10, seed=0)
     assert parameters(model) == by_formula(depth, 10) == known
     assert bool(list(model.buffers())) == (norm == "batch")
 
 
-@pytest.mark.parametrize("depth", [8, 20, 32])
+@pytest.mark.parametrize("depth", [8, 18, 20, 32])
 def test_depth_counts_the_layers_on_the_main_path(depth):
     """3x3 convolutions, and the classifier that the backbone leaves to the head; projections do not count."""
     convolutions = [m for m in ResNet(depth=depth).modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)]
     assert len(convolutions) + 1 == depth
 
 
-@pytest.mark.parametrize("depth", [-4, 0, 2, 7, 9, 18, 34])
+@pytest.mark.parametrize("depth", [-4, 0, 2, 7, 9, 16, 34])
 def test_other_depths_do_not_exist(depth):
-    with pytest.raises(ValueError, match=rf"6n \+ 2 layers \(8, 14, 20, ...\), got {depth}"):
+    with pytest.raises(ValueError, match=rf"6n \+ 2 layers \(8, 14, 20, ...\) or 18, got {depth}"):
         ResNet(depth=depth)
 
 
 def test_the_names_of_recipes():
-    assert set(BACKBONES) == {"resnet8", "resnet20", "resnet32"}
+    assert set(BACKBONES) == {"resnet8", "resnet18", "resnet20", "resnet32"}
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
-@pytest.mark.parametrize("depth", [8, 14])
+@pytest.mark.parametrize("depth", [8, 14, 18])
 @torch.no_grad()
 def test_forward_is_the_network_of_the_paper(depth, norm):
     model = scrambled(norm, depth)

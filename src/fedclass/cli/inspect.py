@@ -76,6 +76,8 @@ def _print_places(name: str, recipe: str | None, overrides: list[str]) -> None:
     for column in ("what", "who has it", "bytes"):
         table.add_column(column, justify="right" if column == "bytes" else "left")
     table.add_row("weights", "server and clients, both ways in each round", f"{weights:,}")
+    if model.frozen:
+        table.add_row("frozen weights", "server and clients; never sent", f"{nbytes(model.frozen):,}")
     if declared.teacher == "previous task":
         table.add_row("teacher", "clients, once per task", f"{weights:,}")
     places = {

@@ -11,7 +11,9 @@ import torch
 from fedclass.deploy.settings import FILE_NAME, SiteSettings
 from fedclass.errors import ClientError, ConfigError
 from fedclass.experiment.config import Experiment, experiment
+from fedclass.federation.client import frozen_flaw
 from fedclass.methods.declare import Sizes, misfit
+from fedclass.models.head import with_shapes_for
 from fedclass.models.incremental import IncrementalModel
 from fedclass.models.weights import flaw
 from fedclass.wire import Job, Phase, Plan, Weights, sha256
@@ -43,7 +45,7 @@ class Accepted:
     def attachment_flaw(self, plan: Plan, job: Job) -> str | None:
         """Why teacher or broadcast do not fit the model, or are not what the plan names."""
         if job.teacher is not None:
-            fault = flaw(job.teacher, _with_classes(self.shapes, sum(plan.task_sizes[:-1])))
+            fault = flaw(job.teacher, with_shapes_for(self.shapes, sum(plan.task_sizes[:-1])))
             if fault is not None:
                 return f"the teacher does not fit the model: {fault}"
             if sha256(job.teacher) != plan.teacher:
@@ -81,7 +83,10 @@ def accept(plan: Plan, job: Job, settings: SiteSettings, image: tuple[int, int, 
         if job.round > made.train.rounds:
             raise ConfigError(f"round {job.round + 1} of {made.train.rounds}")
         built = _builder(made, plan.image)
-        shapes = _with_classes(built().weights(), len(plan.classes))
+        model = built()
+        if (fault := frozen_flaw(job, model)) is not None:
+            raise ConfigError(fault)
+        shapes = with_shapes_for(model.weights(), len(plan.classes))
         if (fault := flaw(job.weights, shapes)) is not None:
             raise ConfigError(f"the weights do not fit the model: {fault}")
         accepted = Accepted(made, built, shapes)
@@ -157,16 +162,6 @@ def _builder(made: Experiment, image: tuple[int, int, int]) -> Callable[[], Incr
         return made.build(image[:2])
 
     return build
-
-
-def _with_classes(weights: Weights, classes: int) -> Weights:
-    """Only shapes and dtypes: to grow a head by many classes takes long, and its rows do not matter here."""
-    head, bias = weights["head.weight"], weights["head.bias"]
-    return {
-        **weights,
-        "head.weight": torch.empty(classes, head.shape[1], dtype=head.dtype, device="meta"),
-        "head.bias": torch.empty(classes, dtype=bias.dtype, device="meta"),
-    }
 
 
 def _check_attachments(plan: Plan, job: Job, accepted: Accepted) -> None:

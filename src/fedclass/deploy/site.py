@@ -309,7 +309,7 @@ def _identity(plan: Plan, job: Job) -> str:
     """Of a request: all that its result depends on, besides the site's own images."""
     weights: list[Weights | None] = [job.weights, job.teacher, job.broadcast]
     parts = [
-        [job.client, job.task, job.round, job.phase],
+        [job.client, job.task, job.round, job.phase, job.frozen],
         plan.recipe,
         [plan.mean, plan.std, plan.image, plan.classes, plan.task_sizes],
         [None if part is None else sha256(part) for part in weights],

@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import json
 import math
 import sys
 import tomllib
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
 from fedclass.data.datasets import Orientation
 from fedclass.data.memory import MemorySettings
@@ -29,7 +30,8 @@ from fedclass.methods import METHODS, Method
 from fedclass.methods.base import parameters
 from fedclass.methods.declare import check_declared
 from fedclass.models.build import build_model, imported
-from fedclass.models.incremental import HeadInit, IncrementalModel
+from fedclass.models.head import HeadInit
+from fedclass.models.incremental import IncrementalModel
 from fedclass.runs.moved import MOVED, relocated
 
 
@@ -56,11 +58,22 @@ class DataSettings:
 class ModelSettings:
     """Table [model]."""
 
-    name: Annotated[str, Field(description="resnet8, resnet20, resnet32, or package.module:build")] = "resnet8"
+    name: Annotated[str, Field(description="resnet8, resnet18, resnet20, resnet32, or package.module:build")] = (
+        "resnet8"
+    )
     norm: Annotated[Literal["batch", "group"], Field(description="normalisation of the ResNets")] = "batch"
     head_init: Annotated[
         HeadInit, Field(description="how new classes begin; kaiming: as in the FedCLASS authors' code")
     ] = "linear"
+    args: Annotated[dict[str, JsonValue], Field(description="arguments of package.module:build, by name")] = field(
+        default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        try:
+            json.dumps(self.args, allow_nan=False)  # sites get them so
+        except ValueError as error:
+            raise ConfigError("[model.args]: numbers must be finite") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +120,14 @@ class Experiment:
             seed=self.seed,
             head_init=self.model.head_init,
             head_bias=self.method.declare().head_bias,
+            args=self.model.args,
         )
 
     def to_tables(self) -> dict[str, Any]:
         """The whole recipe, defaults included; reading it back gives an equal experiment."""
         tables = {section: asdict(getattr(self, section)) for section in SECTIONS}
         tables["method"] = {"name": self.method_name, **parameters(self.method)}
-        present = {name: {k: v for k, v in table.items() if v is not None} for name, table in tables.items()}
+        present = {name: {k: v for k, v in table.items() if v not in (None, {})} for name, table in tables.items()}
         return {"seed": self.seed, **present}
 
     def to_toml(self) -> str:
@@ -312,7 +326,8 @@ def _override(table: Table, override: str) -> None:
         _hint(f"--set {key}: is now {MOVED[key]}")
         key = MOVED[key]
     parts = key.split(".")
-    if not equals or not all(parts) or len(parts) > 2:
+    of_builder = parts[:2] == ["model", "args"] and len(parts) == 3
+    if not equals or not all(parts) or (len(parts) > 2 and not of_builder):
         raise ConfigError(f"--set {override}: write it as table.key=value, such as train.rounds=2")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
@@ -321,10 +336,12 @@ def _override(table: Table, override: str) -> None:
     if len(parts) == 1:
         table[parts[0]] = value
         return
-    section, name = parts
+    section, name = parts[0], parts[-1]
     inner = table.setdefault(section, {})
+    if of_builder and isinstance(inner, dict):
+        inner = inner.setdefault("args", {})
     if not isinstance(inner, dict):
-        raise ConfigError(f"--set {override}: {section} is not a table")
+        raise ConfigError(f"--set {override}: {'.'.join(parts[:-1])} is not a table")
     if section == "memory" and name in ("per_client", "per_class"):
         inner.pop("per_client", None)  # the two exclude each other: the last one given counts
         inner.pop("per_class", None)

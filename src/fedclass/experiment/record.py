@@ -34,7 +34,7 @@ from fedclass.runs.events import (
     read_events,
 )
 from fedclass.runs.layout import RunDirectory, Writing, write_atomically
-from fedclass.wire import Tensors, Weights, sha256
+from fedclass.wire import Tensors, sha256
 
 Listener = Callable[[Event], None]
 
@@ -144,18 +144,19 @@ class Record:
         """The summary, after the model, is the last thing that is written."""
         if state.last is None:
             raise RunError(f"{self.directory.root}: ended before its first task; nothing has been learned")
-        summary = summarised(self.curriculum, state, state.last, engine)
+        model = self.curriculum.build().complete(state.last)
+        summary = summarised(self.curriculum, state, model, engine)
         summary |= {"code": self.parts.known[-1].digests, "mixed_code": self.parts.mixed_code}
         with self.writing():
-            self._write_model(state.last, state.method)
+            self._write_model(model, state.method)
         self.tell(RunFinished(summary=summary))
         with self.writing():
             write_atomically(self.directory.summary, json.dumps(summary, indent=1) + "\n")
         return summary
 
-    def _write_model(self, last: Weights, own: Tensors) -> None:
+    def _write_model(self, model: Tensors, own: Tensors) -> None:
         predicts_with = self.curriculum.experiment.method.declare().predicts_with
-        named = dict(last) | {f"{EXTRAS}{name}": own[name] for name in predicts_with}
+        named = dict(model) | {f"{EXTRAS}{name}": own[name] for name in predicts_with}
         tensors = {name: plain(tensor) for name, tensor in named.items()}
         write_atomically(self.directory.model, save(tensors, metadata=describe(self.curriculum, tensors)))
         write_atomically(self.directory.classes, json.dumps(list(self.curriculum.schedule.classes)) + "\n")
@@ -214,8 +215,8 @@ def introduction(curriculum: Curriculum, engine: str) -> Iterator[Event]:
         yield Warned(message=message)
 
 
-def summarised(curriculum: Curriculum, state: State, last: Weights, engine: str) -> dict[str, Any]:
-    """last: the final model."""
+def summarised(curriculum: Curriculum, state: State, model: Tensors, engine: str) -> dict[str, Any]:
+    """model: the final one, whole."""
     e, facts, sizes = curriculum.experiment, curriculum.facts(), curriculum.schedule.task_sizes
     return {
         "method": e.method_name,
@@ -232,5 +233,5 @@ def summarised(curriculum: Curriculum, state: State, last: Weights, engine: str)
         "bytes_down": state.totals.bytes_down,
         "seconds": state.totals.seconds,
         "samples_per_second": state.totals.samples / state.totals.seconds,
-        "weights_sha256": sha256(last),
+        "weights_sha256": sha256(model),
     }

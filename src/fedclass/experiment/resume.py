@@ -24,6 +24,7 @@ def circumstances(curriculum: Curriculum) -> dict[str, Any]:
         "config": curriculum.experiment.to_tables(),
         "dataset_sha256": facts.sha256,
         "partition_sha256": facts.partition_sha256,
+        "frozen_sha256": curriculum.build().frozen_sha256,
         "version": fedclass.__version__,
         "machine": fingerprint(),
     }
@@ -55,6 +56,12 @@ def last_whole(
             raise RunError(f"{directory.root}: the images of {made_with['config']['data']['name']} have changed since")
         if found.made_with.get("partition_sha256", made_with["partition_sha256"]) != made_with["partition_sha256"]:
             raise RunError(f"{directory.root}: the partition that partition.path names has changed since")
+        if found.made_with.get("frozen_sha256", "") != made_with["frozen_sha256"]:
+            raise RunError(
+                f"{directory.root}: what is frozen in {made_with['config']['model']['name']} is not what the run was "
+                f"begun with, by fedclass {found.made_with['version']}; its checkpoints hold trained weights only: put "
+                "the frozen ones back, or begin another run"
+            )
         return found, damage
     return None, damage
 

@@ -243,8 +243,8 @@ class Run:
         task, round, weights = state.task, state.round, state.weights
         assert weights is not None
         teacher = state.last if self.declared.teacher == "previous task" else None
-        broadcast = self._broadcast(self.declared.broadcast, state.method)
-        jobs = [Job(client, task, round, "train", weights, teacher, broadcast) for client in asked]
+        broadcast, frozen = self._broadcast(self.declared.broadcast, state.method), self.model.frozen_sha256
+        jobs = [Job(client, task, round, "train", weights, teacher, broadcast, frozen) for client in asked]
         to_teach = len(set(asked) - state.reached)
         down = len(jobs) * (nbytes(weights) + nbytes(broadcast)) + to_teach * nbytes(teacher or {})
         self.totals.bytes_down += down
@@ -283,7 +283,7 @@ class Run:
     def _noise(self) -> torch.Tensor:
         """Two images that are none, to see whether a model gives numbers at all."""
         height, width, _ = self.curriculum.image
-        return torch.randn(2, 3, height, width, generator=generator(0, "noise")).to(self.model.head.weight.device)
+        return torch.randn(2, 3, height, width, generator=generator(0, "noise")).to(self.model.device)
 
     def _tell_undone(self, state: State, fault: str, answers: "Answers") -> None:
         found = [self.curriculum.named(client) for client in standing_out(answers.moved, answers.claimed)]
@@ -312,7 +312,7 @@ class Run:
         new = self.schedule.new_classes(task)
 
         def build() -> IncrementalModel:
-            model = self.curriculum.build().to(self.model.head.weight.device)
+            model = self.curriculum.build().to(self.model.device)
             model.grow_to(new.stop, seed=self.experiment.seed)
             return model
 
@@ -326,7 +326,7 @@ class Run:
             weights=weights,
             state={name: own[name] for name in self.declared.server if name in own},  # in the declared order
             generator=generator(self.experiment.seed, "server", "task", task, "round", round),
-            device=self.model.head.weight.device,
+            device=self.model.device,
             build=build,
             mean=Aggregation(self.experiment.aggregation, weights, self.curriculum),
         )
@@ -370,7 +370,8 @@ class Run:
         self._seed("end_rounds", task)
         weights, own = self.method.end_rounds(self._server(task, rounds, weights, state.method))
         own = self._own("end_rounds", own)
-        jobs = [Job(client, task, rounds, "end_task", weights, None) for client in self.curriculum.everyone()]
+        everyone, frozen = self.curriculum.everyone(), self.model.frozen_sha256
+        jobs = [Job(client, task, rounds, "end_task", weights, None, frozen=frozen) for client in everyone]
         updates = list(self._usable(jobs))
         selects = self.declared.select or self.experiment.memory.select
         if self.declared.uploads.get("end_task") or self.declared.rows or selects in HERDING:
@@ -402,7 +403,8 @@ class Run:
             return confusion(self.model, self.method, own, test, self.curriculum.normalisation)
 
         def at_clients(clients: Sequence[int]) -> Iterator[Update]:
-            jobs = [Job(c, task, self.experiment.train.rounds, "evaluate", weights, None, own) for c in clients]
+            rounds, frozen = self.experiment.train.rounds, self.model.frozen_sha256
+            jobs = [Job(client, task, rounds, "evaluate", weights, None, own, frozen) for client in clients]
             yield from self._usable(jobs)
             self.totals.bytes_down += len(jobs) * nbytes(weights)
 

@@ -54,8 +54,8 @@ READS = {
 class Sources:
     """files: of code, by name. None: there is no file that says what is executed.  opened: other files, by path.
 
-    model: of the initial weights.  own_model: whether the backbone is the user's.  doubts: why results may depend on
-    more than all this.
+    model: of the initial weights, frozen ones included.  own_model: whether the backbone is the user's.  doubts: why
+    results may depend on more than all this.
     """
 
     files: Mapping[str, str | None]
@@ -104,7 +104,7 @@ def of_code(experiment: Experiment) -> Sources:
 
 def sources(curriculum: Curriculum) -> Sources:
     """With what the model is, and the files that it was built from."""
-    model = sha256(curriculum.build().weights())  # first: it is watched which files this opens
+    model = sha256(curriculum.build().state_dict())  # first: it is watched which files this opens
     return replace(of_code(curriculum.experiment), model=model)
 
 

@@ -72,7 +72,7 @@ _DESCRIPTION = TypeAdapter(Description)
 def describe(curriculum: Curriculum, tensors: Weights) -> dict[str, str]:
     """The metadata of model.safetensors."""
     e = curriculum.experiment
-    mean, std = curriculum.normalisation
+    mean, std = curriculum.build().normalisation or curriculum.normalisation
     description = Description(
         version=fedclass.__version__,
         dataset=e.data.name,
@@ -262,10 +262,14 @@ def load_model(run: Path | str) -> TrainedModel:
     model = recipe.build(description.image[:2])
     model.grow_to(len(classes), seed=recipe.seed)
     weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(EXTRAS)}
-    problem = flaw(weights, model.state_dict())
+    problem = flaw({name: tensor for name, tensor in weights.items() if name not in model.frozen}, model.packed)
+    try:
+        if problem is None:
+            model.load_state_dict(weights)  # with what is frozen, which may be others by now
+    except RuntimeError as error:
+        problem = str(error).splitlines()[-1].strip()
     if problem:
         raise RunError(f"{where}: does not fit {description.model.name} with {len(classes)} classes: {problem}")
-    model.load(weights)
     extras = {name.removeprefix(EXTRAS): tensor for name, tensor in tensors.items() if name.startswith(EXTRAS)}
     return TrainedModel(classes, description, Network(model, recipe.method, extras, description).eval())
 

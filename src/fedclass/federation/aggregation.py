@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedclass.models.incremental import HEAD
+from fedclass.models.head import in_head
 from fedclass.models.weights import Layout, Packed, weighted_mean
 from fedclass.wire import Update, Weights
 
@@ -241,7 +241,7 @@ def _head_positions(layout: Layout) -> list[list[Tensor]]:
     numbers = [torch.arange(length) for _, length, _ in layout.sections]
     found: list[list[Tensor]] = [[] for _ in layout.sections]
     for name, slot in layout.slots.items():
-        if name.startswith(HEAD):
+        if in_head(name):
             rows = slot.view(numbers).reshape(slot.shape[0], -1)
             before = found[slot.section] or [torch.empty(0, dtype=torch.int64)] * len(rows)
             found[slot.section] = [torch.cat(pair) for pair in zip(before, rows, strict=True)]

@@ -24,6 +24,7 @@ from fedclass.federation.server_optimizer import Weighting
 from fedclass.federation.store import ClientState, ClientStore, Kept
 from fedclass.methods.base import Batch, ClientContext, Method, Outcome, Progress, Rates
 from fedclass.methods.declare import Sizes, Specs, grown, misfit
+from fedclass.models.head import with_first_classes
 from fedclass.models.incremental import IncrementalModel
 from fedclass.rng import array_generator, generator, seed_streams
 from fedclass.wire import Job, Tensors, Update, Weights
@@ -77,6 +78,17 @@ def failures_named(job: Job) -> Iterator[None]:
         raise ClientError(f"{job.where}: {type(error).__name__}: {error} ({place})") from error
 
 
+def frozen_flaw(job: Job, model: IncrementalModel) -> str | None:
+    """Why weights for the server's model are of no use to this one, or None."""
+    if job.frozen == model.frozen_sha256:
+        return None
+    ours, theirs = (digest[:12] or "none" for digest in (model.frozen_sha256, job.frozen))
+    return (
+        f"what is frozen in the model differs from the server's (SHA-256 {ours} here, {theirs} there); build it from "
+        "the same file, with the same normalisation"
+    )
+
+
 def _purpose(job: Job) -> tuple[object, ...]:
     return job.phase, "client", job.client, "task", job.task, "round", job.round
 
@@ -106,9 +118,9 @@ class Client:
         self.optimizer, self.weighting = optimizer, weighting
         self.declared = method.declare()
         self.memory = replace(memory, select=self.declared.select or memory.select)
-        self.normalisation = normalisation
         self.device = chosen_device(train.device)
         self.model = build().to(self.device)
+        self.normalisation = self.model.normalisation or normalisation
         self.teacher = build().to(self.device).eval() if self.declared.teacher else None
         self._images = torch.from_numpy(stream.train.images)
         self._targets = torch.from_numpy(stream.train.labels)
@@ -116,7 +128,9 @@ class Client:
         self._cached_logits: dict[int, Tensor] = {}  # of self.teacher, per client
 
     def run(self, job: Job) -> Update:
-        with failures_named(job):
+        if (fault := frozen_flaw(job, self.model)) is not None:
+            raise ClientError(f"{job.where}: {fault}")
+        with failures_named(job), self.model.frozen_kept():
             return self._train(job) if job.phase == "train" else self._end_task(job)
 
     def _train(self, job: Job) -> Update:
@@ -272,8 +286,7 @@ class Client:
         weights = job.teacher
         if self.declared.teacher == "received" and job.task > 0:
             old = self.stream.classes_until(job.task - 1)
-            head = {name: job.weights[name][:old] for name in ("head.weight", "head.bias")}
-            weights = {**job.weights, **head}
+            weights = with_first_classes(job.weights, old)
         if self.teacher is None or weights is None:
             self._loaded = None
             return None

@@ -23,9 +23,9 @@ def scores(
     images: Tensor,
     normalisation: tuple[Sequence[float], Sequence[float]],
 ) -> Tensor:
-    """(B, H, W, C) uint8 images to (B, classes) scores, the highest wins."""
-    device = next(model.parameters()).device
-    return method.predict(model, as_input(normalise(images, *normalisation)).to(device), state)
+    """(B, H, W, C) uint8 images to (B, classes) scores, the highest wins. A backbone's own normalisation goes first."""
+    inputs = normalise(images, *(model.normalisation or normalisation))
+    return method.predict(model, as_input(inputs).to(model.device), state)
 
 
 @torch.no_grad()

@@ -87,12 +87,13 @@ class ClientContext:
 
     @property
     def device(self) -> torch.device:
-        return self.model.head.weight.device
+        return self.model.device
 
     @cached_property
     def received(self) -> Sequence[Tensor]:
-        """The received parameters, in the order of model.parameters() and on its device."""
-        return [self.weights[name].to(weight.device) for name, weight in self.model.named_parameters()]
+        """The received parameters, in the order of model.parameters() and on its device; frozen ones as they are."""
+        named = self.model.named_parameters()
+        return [self.weights[name].to(self.device) if name in self.weights else weight for name, weight in named]
 
     @cached_property
     def received_flat(self) -> Tensor:

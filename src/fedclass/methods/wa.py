@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from fedclass.losses import distillation
 from fedclass.methods.base import Batch, ClientContext, FedAvg, ServerContext, State
 from fedclass.methods.declare import Declaration
+from fedclass.models.head import head_rows, with_head_rows
 from fedclass.wire import Weights
 
 
@@ -64,11 +65,11 @@ class FedWA(FedAvg):
 
     def after_step(self, client: ClientContext) -> None:
         if self.variant == "wa":
-            client.model.head.weight.clamp_(min=0)
+            client.model.head.rows.clamp_(min=0)
 
     def end_rounds(self, server: ServerContext) -> tuple[Weights, State]:
         if self.variant == "released" or server.old_classes == 0:
             return server.weights, server.state
         norm, most = (1, 1.0) if self.variant == "wa" else (2, torch.inf)
-        head = align(server.weights["head.weight"], server.old_classes, norm=norm, most=most)
-        return {**server.weights, "head.weight": head}, server.state
+        rows = align(head_rows(server.weights), server.old_classes, norm=norm, most=most)
+        return with_head_rows(server.weights, rows), server.state

@@ -2,12 +2,17 @@
 
 import difflib
 import importlib
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedclass.errors import ConfigError
-from fedclass.models.incremental import HeadInit, IncrementalModel
+from fedclass.models.head import HeadInit
+from fedclass.models.incremental import IncrementalModel, Normalisation
 from fedclass.models.resnet import BACKBONES, Norm
 from fedclass.rng import seed_streams, streams_restored
 from fedclass.usercode import watching
@@ -25,16 +30,24 @@ def imported(path: str, *, where: str) -> object:
         ) from error
 
 
-def _backbone(name: str, norm: Norm) -> nn.Module:
+def _backbone(name: str, norm: Norm, args: Mapping[str, Any]) -> nn.Module:
     if ":" in name:
         build = imported(name, where="[model] name")
         if not callable(build):
             raise ConfigError(f"[model] name: {name!r} is not callable; it must build an nn.Module")
+        _check_args(build, name, args)
         try:
-            backbone = build()
-        except Exception as error:
-            raise ConfigError(f"[model] name: calling {name!r} without arguments failed ({error})") from error
+            backbone = build(**args)
+        except ConfigError:
+            raise
+        except Exception as error:  # it is the user's code: anything may come out of it
+            given = f" with {', '.join(args)}" if args else ""
+            raise ConfigError(f"[model] name: calling {name!r}{given} failed ({error})") from error
     elif name in BACKBONES:
+        if args:
+            raise ConfigError(
+                f"[model.args] {next(iter(args))}: {name} takes no arguments; leave them out (--set model.args={{}})"
+            )
         backbone = BACKBONES[name](norm)
     else:
         near = difflib.get_close_matches(name, BACKBONES, n=1)
@@ -45,6 +58,36 @@ def _backbone(name: str, norm: Norm) -> nn.Module:
     return backbone
 
 
+def _check_args(build: Callable[..., object], name: str, args: Mapping[str, Any]) -> None:
+    """Refuse arguments that a builder does not take, and the lack of one that it needs."""
+    try:
+        signature = inspect.signature(build)
+    except (TypeError, ValueError):  # of a function that is not written in Python
+        return
+    try:
+        signature.bind(**args)
+    except TypeError as error:
+        raise ConfigError(f"[model.args]: {error}; {name} takes {signature}") from error
+
+
+def _normalisation(backbone: nn.Module, name: str) -> Normalisation | None:
+    """A backbone's own attribute `normalisation`: (mean, std), one value each or one per channel."""
+    given: Any = getattr(backbone, "normalisation", None)
+    if given is None:
+        return None
+    try:
+        mean, std = ([float(value) for value in values] for values in given)
+    except (TypeError, ValueError):
+        mean, std = [], []
+    sizes = {len(mean), len(std)}
+    if not sizes <= {1, 3} or not all(map(math.isfinite, mean + std)) or min(std) <= 0:
+        raise ConfigError(
+            f"[model] name: {name!r} has the normalisation {given!r}; it must be (mean, std), each a sequence of one "
+            "or three numbers, with std above 0"
+        )
+    return tuple(mean * (3 // len(mean))), tuple(std * (3 // len(std)))
+
+
 def build_model(
     name: str,
     *,
@@ -53,16 +96,23 @@ def build_model(
     seed: int,
     head_init: HeadInit = "linear",
     head_bias: bool = True,
+    args: Mapping[str, Any] | None = None,
 ) -> IncrementalModel:
-    """A model with no classes yet, initialised from the seed alone.
+    """A model with no classes yet, initialised from the seed alone. args: of a user's own builder.
 
     A user's backbone initialises itself from global streams; they are seeded for the call and left as they were.
     """
     with watching(), streams_restored():
         seed_streams(seed, "model")
-        backbone = _backbone(name, norm)
+        backbone = _backbone(name, norm, args or {})
         features = _features(backbone, name, image_size)
-    model = IncrementalModel(backbone, features, head_init=head_init, head_bias=head_bias)
+    model = IncrementalModel(
+        backbone,
+        features,
+        head_init=head_init,
+        head_bias=head_bias,
+        normalisation=_normalisation(backbone, name),
+    )
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 

@@ -1,81 +1,60 @@
 """A backbone and a head that gains classes from task to task."""
 
-import math
-from collections.abc import Callable, Hashable
+import contextlib
+from collections.abc import Callable, Hashable, Iterator
+from functools import cached_property
 from itertools import pairwise
-from typing import Literal, Self, TypeVar
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from fedclass.errors import ConfigError
+from fedclass.models.frozen import frozen_names, stay_frozen
+from fedclass.models.head import GrowingHead, HeadInit, head_rows, in_head, with_shapes_for
 from fedclass.models.weights import Layout, Packed
 from fedclass.rng import generator
-from fedclass.wire import Weights
+from fedclass.wire import Tensors, Weights, sha256
 
-HeadInit = Literal["linear", "kaiming"]
-HEAD = "head."  # names of tensors with a row per class begin so
 Kind = TypeVar("Kind", bound=Hashable)
-
-
-class GrowingHead(nn.Linear):
-    """A linear classifier that can gain classes; rows already learned never move.
-
-    init: how new rows begin. "linear", as nn.Linear's own: rows and bias uniform within 1/sqrt(features); "kaiming":
-    rows within sqrt(3/features), bias zero.  learns_bias: without, the bias is zero, and no optimizer moves it.
-    """
-
-    def __init__(self, features: int, *, init: HeadInit, learns_bias: bool) -> None:
-        with torch.random.fork_rng(devices=[]):  # nn.Linear draws even for no rows: leave the caller's stream alone
-            super().__init__(features, 1)
-        self.init, self.learns_bias = init, learns_bias
-        self._replace(torch.empty(0, features), torch.empty(0))
-
-    def _replace(self, weight: Tensor, bias: Tensor) -> None:
-        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias, requires_grad=self.learns_bias)
-        self.out_features = len(weight)
-
-    def resize(self, classes: int) -> None:
-        """For `classes`, with values that do not matter yet."""
-        self._replace(self.weight.new_empty(classes, self.in_features), self.bias.new_zeros(classes))
-
-    @torch.no_grad()
-    def grow(self, new_classes: int, generator: torch.Generator) -> None:
-        """Append rows, drawn as `init` says."""
-        bound = 1 / math.sqrt(self.in_features)
-        widest = math.sqrt(3) * bound if self.init == "kaiming" else bound
-        rows = torch.empty(new_classes, self.in_features).uniform_(-widest, widest, generator=generator)
-        bias = torch.zeros(new_classes)
-        if self.init == "linear" and self.learns_bias:
-            bias.uniform_(-bound, bound, generator=generator)
-        self._replace(torch.cat([self.weight, rows.to(self.weight)]), torch.cat([self.bias, bias.to(self.bias)]))
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]  # mean and std: pixels in 0..1 become (x - mean) / std
 
 
 class IncrementalModel(nn.Module):
     """Images to logits over all classes met so far. `backbone` maps (B, 3, H, W) to (B, D).
 
-    Its parameters and buffers are views into a few long tensors: `packed`, and for the optimizer `movable`, each of
-    which has a gradient of the same length. A parameter that no loss depends on thus has a gradient of zero.
+    Parameters and buffers that change are its weights. They are views into a few long tensors: `packed`, and for the
+    optimizer `movable`, each of which has a gradient of the same length. A parameter that no loss depends on thus has a
+    gradient of zero. Those of the backbone that are frozen as the model is made are not among the weights: whoever
+    builds the model has them already. The head is never frozen.
+
+    normalisation: the backbone's own, if it has one, in place of the data set's.
     """
 
     packed: Packed
     movable: list[Tensor]
 
     def __init__(
-        self, backbone: nn.Module, features: int, *, head_init: HeadInit = "linear", head_bias: bool = True
+        self,
+        backbone: nn.Module,
+        features: int,
+        *,
+        head_init: HeadInit = "linear",
+        head_bias: bool = True,
+        normalisation: Normalisation | None = None,
     ) -> None:
         super().__init__()
-        self.backbone = backbone
+        self.backbone, self.normalisation = backbone, normalisation
+        self._frozen = frozenset(f"backbone.{name}" for name in frozen_names(backbone))
         self.head = GrowingHead(features, init=head_init, learns_bias=head_bias)
         self._pack()
 
     @torch.no_grad()
     def _pack(self) -> None:
-        """Lay all parameters and buffers into new long tensors."""
-        tensors: dict[str, Tensor] = self.state_dict(keep_vars=True)
+        """Lay all parameters and buffers that change into new long tensors."""
+        tensors = self._changing()
         layout = Layout.of(tensors)
-        device = self.head.weight.device
-        sections, gradients = layout.empty(device), layout.empty(device)
+        sections, gradients = layout.empty(self.device), layout.empty(self.device)
         for name, tensor in tensors.items():
             place = layout.slots[name]
             tensor.data = place.view(sections).copy_(tensor)
@@ -90,8 +69,22 @@ class IncrementalModel(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.__dict__.pop("frozen_sha256", None)
         self._pack()
         return self
+
+    def _changing(self) -> dict[str, Tensor]:
+        """Parameters and buffers themselves, by name."""
+        return {name: t for name, t in self.state_dict(keep_vars=True).items() if name not in self._frozen}
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        stay_frozen(self.backbone)
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        return self.head.rows.device
 
     @property
     def classes(self) -> int:
@@ -111,16 +104,22 @@ class IncrementalModel(nn.Module):
             self.head.grow(1, generator(seed, "head", index))
         self._pack()
 
+    @torch.no_grad()
     def load(self, weights: Weights) -> None:
-        """Take over `weights`, for however many classes they are."""
-        classes = len(weights["head.weight"])
+        """Take over `weights`, for however many classes they are; what is frozen stays."""
+        classes = len(head_rows(weights))
         if classes != self.classes:
             self.head.resize(classes)
             self._pack()
         if isinstance(weights, Packed) and weights.layout == self.packed.layout:
             self.packed.copy_(weights)
-        else:
-            self.load_state_dict(weights)
+            return
+        if odd := sorted(weights.keys() ^ self.packed.keys()):
+            raise ValueError(f"names of weights differ from the model's: {', '.join(odd[:3])}")
+        for name, tensor in self.packed.items():
+            if tensor.shape != weights[name].shape:
+                raise ValueError(f"{name} has shape {tuple(weights[name].shape)} instead of {tuple(tensor.shape)}")
+            tensor.copy_(weights[name])
 
     # All trained parameters as one vector, in the order of `packed`; what lies between two tensors is padding.
 
@@ -162,12 +161,7 @@ class IncrementalModel(nn.Module):
         return sum(length for _, length, moved in self._layout(classes).sections if moved)
 
     def _layout(self, classes: int) -> Layout:
-        tensors: dict[str, Tensor] = dict(self.state_dict(keep_vars=True))
-        for name in ("head.weight", "head.bias"):
-            now = tensors[name]
-            resized = torch.empty(classes, *now.shape[1:], dtype=now.dtype, device="meta")
-            tensors[name] = resized.requires_grad_(now.requires_grad)
-        return Layout.of(tensors)
+        return Layout.of(with_shapes_for(self._changing(), classes))
 
     def grouped(self, kind: Callable[[bool, int], Kind]) -> dict[Kind, list[Tensor]]:
         """The trained parameters by kind(in_head, dimensions): parts of `movable`, each with its part of the gradient.
@@ -180,7 +174,7 @@ class IncrementalModel(nn.Module):
         for number, section in zip(moved, self.movable, strict=True):
             assert section.grad is not None
             kinds = {
-                slot.start: kind(name.startswith(HEAD), len(slot.shape))
+                slot.start: kind(in_head(name), len(slot.shape))
                 for name, slot in layout.slots.items()
                 if slot.section == number
             }
@@ -192,5 +186,37 @@ class IncrementalModel(nn.Module):
         return found
 
     def weights(self) -> Packed:
-        """A copy of all parameters and buffers, on the CPU."""
+        """A copy of all parameters and buffers that change, on the CPU."""
         return self.packed.clone().cpu()
+
+    # What is frozen.
+
+    @property
+    def frozen(self) -> Tensors:
+        return {name: tensor for name, tensor in self.state_dict().items() if name in self._frozen}
+
+    @cached_property
+    def frozen_sha256(self) -> str:
+        """Of all that does not travel and must be the same everywhere: what is frozen, and the backbone's own
+        normalisation. Empty if there is neither.
+        """
+        fixed = dict(self.frozen)
+        if self.normalisation is not None:
+            fixed["normalisation"] = torch.tensor(self.normalisation, dtype=torch.float64)
+        return sha256(fixed) if fixed else ""
+
+    def complete(self, weights: Weights) -> Tensors:
+        """These weights with what is frozen: all that the model consists of."""
+        return {**weights, **{name: tensor.cpu() for name, tensor in self.frozen.items()}}
+
+    @contextlib.contextmanager
+    def frozen_kept(self) -> Iterator[None]:
+        """Around a user's code: ConfigError if it changes what is frozen, of which nobody else would hear."""
+        before = {name: (tensor.data_ptr(), tensor._version) for name, tensor in self.frozen.items()}
+        yield
+        changed = [name for name, tensor in self.frozen.items() if (tensor.data_ptr(), tensor._version) != before[name]]
+        if changed:
+            raise ConfigError(
+                f"[model] name: {changed[0]} is frozen, and yet training changed it; let it be trained, or leave it "
+                "alone"
+            )

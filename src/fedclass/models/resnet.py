@@ -1,4 +1,8 @@
-"""The ResNets for small images of He et al. (2016), section 4.2, with projection shortcuts."""
+"""ResNets for small images: those of He et al. (2016), section 4.2, and their ResNet-18 with the same stem.
+
+Both have projection shortcuts. They begin with a 3x3 convolution of stride 1, where networks for ImageNet have a 7x7
+convolution of stride 2 and pooling.
+"""
 
 from collections.abc import Callable
 from typing import Literal
@@ -36,19 +40,25 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Images to features: (B, 3, H, W) -> (B, 64), for any H and W. Depth 6n + 2 counts the classifier's layer."""
+    """Images to features: (B, 3, H, W) -> (B, D), for any H and W. Depth counts the classifier's layer.
+
+    6n + 2: D = 64, three stages of n blocks.  18: D = 512, four stages of two blocks.
+    """
 
     def __init__(self, *, depth: int, norm: Norm = "batch") -> None:
         super().__init__()
+        widths: tuple[int, ...] = (16, 32, 64)
         blocks, rest = divmod(depth - 2, 6)
+        if depth == 18:
+            widths, blocks, rest = (64, 128, 256, 512), 2, 0
         if rest or blocks < 1:
-            raise ValueError(f"a ResNet for small images has 6n + 2 layers (8, 14, 20, ...), got {depth}")
-        self.conv, self.norm = _conv3x3(3, 16), _norm(norm, 16)
+            raise ValueError(f"a ResNet for small images has 6n + 2 layers (8, 14, 20, ...) or 18, got {depth}")
+        inputs = widths[0]
+        self.conv, self.norm = _conv3x3(3, inputs), _norm(norm, inputs)
         stages: list[nn.Module] = []
-        inputs = 16
-        for outputs, stride in ((16, 1), (32, 2), (64, 2)):
+        for stage, outputs in enumerate(widths):
             for i in range(blocks):
-                stages.append(Block(inputs, outputs, stride=stride if i == 0 else 1, norm=norm))
+                stages.append(Block(inputs, outputs, stride=2 if stage and i == 0 else 1, norm=norm))
                 inputs = outputs
         self.blocks = nn.Sequential(*stages)
         for module in self.modules():
@@ -62,6 +72,7 @@ class ResNet(nn.Module):
 
 BACKBONES: dict[str, Callable[[Norm], nn.Module]] = {
     "resnet8": lambda norm: ResNet(depth=8, norm=norm),
+    "resnet18": lambda norm: ResNet(depth=18, norm=norm),
     "resnet20": lambda norm: ResNet(depth=20, norm=norm),
     "resnet32": lambda norm: ResNet(depth=32, norm=norm),
 }

@@ -151,5 +151,6 @@ def flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe's keys as --set writes them: {"train": {"rounds": 2}} as {"train.rounds": 2}."""
     found: dict[str, Any] = {}
     for name, value in config.items():
-        found |= {f"{name}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else {name: value}
+        inner = flat(value) if isinstance(value, dict) else {}
+        found |= {f"{name}.{key}": entry for key, entry in inner.items()} or {name: value}
     return found

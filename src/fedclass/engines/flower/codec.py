@@ -44,6 +44,7 @@ class _Job:
     task: int
     round: int
     phase: Phase
+    frozen: str
 
 
 @dataclass(frozen=True)
