@@ -103,6 +103,29 @@ def test_a_module_that_a_method_imports_is_in_the_key(way: str, tiny: Tiny, proj
     assert keys[0] == keys[2] != keys[1]
 
 
+DATA = """
+import numpy as np
+from helper import SHIFT
+
+def load(path):
+    with np.load(path) as file:  # what it reads is hashed as images
+        return {**file, "x_train": file["x_train"] + SHIFT * 0}
+"""
+
+
+def test_the_code_of_a_users_data_set_is_in_the_key(tiny: Tiny, project: Project) -> None:
+    project.write(own_data=DATA, helper="SHIFT = 1")
+    own_data = tiny("data.name=own_data:load")
+    assert prepare(own_data).stream.data.sha256 == prepare(tiny()).stream.data.sha256
+    before, first = known(own_data), key(own_data)
+    assert (own(before), before.doubts, dict(before.opened)) == ({"own_data.py", "helper.py"}, (), {})
+    project.write(helper="SHIFT = 2")
+    assert differences(before, known(own_data)) == ["helper.py changed"]
+    assert key(own_data) != first
+    project.write(helper="SHIFT = 1")
+    assert key(own_data) == first
+
+
 def test_installed_packages_and_the_standard_library_are_not_followed(tiny: Tiny, project: Project) -> None:
     imports = "import json, numpy.linalg, torch.nn.functional as F\nfrom scipy import stats\nimport not_there_at_all.x"
     imports = imports.replace("\nimport not", "\ntry:\n    import not") + "\nexcept ImportError:\n    pass"

@@ -156,7 +156,7 @@ def doctor() -> None:
 
     import fedclass
     from fedclass.cli.display import console
-    from fedclass.data.datasets import cache_folder
+    from fedclass.data.source import cache_folder
 
     def line(name: str, value: str) -> None:
         console.print(f"{name:<14} {value}", highlight=False)

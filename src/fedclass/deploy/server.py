@@ -20,7 +20,7 @@ from fedclass.engines.flower.exchange import Line
 from fedclass.engines.flower.roster import Roster
 from fedclass.errors import ConfigError, RunError
 from fedclass.experiment.checkpoint import Checkpoints
-from fedclass.experiment.config import DataSettings, Experiment, load, read_table
+from fedclass.experiment.config import MEASURED, DataSettings, Experiment, load, read_table
 from fedclass.experiment.course import Course, StreamCourse
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import Setup, prepare
@@ -80,6 +80,8 @@ class ServerSettings:
             raise ConfigError(
                 "data.validation: sites hold out images of their own (holdout in a site's file); leave it out"
             )
+        if made.data.mean == MEASURED and self.classes_from == "sites":
+            raise ConfigError("data.mean: nobody sees the images of all sites; give numbers for data.mean and data.std")
         return made
 
     @property
@@ -145,7 +147,9 @@ def _subject(
         roster.wait_for(settings.min_sites, seconds=settings.wait_seconds)
         return setup, StreamCourse(setup), "site-{:03d}".format
     path = Path(settings.test_data).expanduser() if settings.test_data else None
-    data = DataSettings(name="npz" if path is not None and path.suffix == ".npz" else "folder", path=str(path or ""))
+    name = "npz" if path is not None and path.suffix == ".npz" else "folder"
+    given = experiment.data
+    data = DataSettings(name=name, path=str(path or ""), mean=given.mean, std=given.std)
     test = _test_images(data) if path is not None and settings.test_at != "sites" else None
     course = SitesCourse(replace(experiment, data=data), test, roster, settings.rules, root)
     course.restore(_found_out(root))

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import Field, TypeAdapter, ValidationError
 
-from fedclass.data.datasets import Orientation
 from fedclass.data.memory import MemorySettings
 from fedclass.data.partition import PartitionSettings
 from fedclass.data.paths import absolute
+from fedclass.data.source import Orientation
 from fedclass.data.stream import StreamSettings
 from fedclass.errors import ConfigError
 from fedclass.federation.client import TrainSettings
@@ -24,15 +24,19 @@ from fedclass.federation.server_optimizer import ServerSettings
 from fedclass.methods import METHODS, Method
 from fedclass.methods.base import parameters
 from fedclass.methods.declare import check_declared
-from fedclass.models.build import build_model, imported
+from fedclass.models.build import build_model
 from fedclass.models.incremental import HeadInit, IncrementalModel
+from fedclass.usercode import imported
+
+MEASURED = "measured"
+LARGEST_SIDE = 4096  # pixels
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
     """Table [data]."""
 
-    name: Annotated[str, Field(description="a data set of `fedclass data list`")] = "synnum"
+    name: Annotated[str, Field(description="a data set of `fedclass data list`, or package.module:function")] = "synnum"
     path: Annotated[str, Field(description="where its files are; empty: the cache folder")] = ""
     fraction: Annotated[float, Field(gt=0, le=1, description="first part of each class to train on")] = 1.0
     test_fraction: Annotated[float, Field(gt=0, le=1, description="first part of each class to test on")] = 1.0
@@ -42,9 +46,52 @@ class DataSettings:
     validation: Annotated[
         float, Field(ge=0, lt=1, description="share of each client's training images to choose by, not to train on")
     ] = 0.0
+    size: Annotated[
+        int | list[int] | None, Field(description="side of all images, or [height, width]; default: the size they have")
+    ] = None
+    mean: Annotated[
+        Literal["measured"] | list[float] | None,
+        Field(description='of pixels in 0..1, one value or three; or "measured" on the training images'),
+    ] = None
+    std: Annotated[Literal["measured"] | list[float] | None, Field(description="their standard deviation, as mean")] = (
+        None
+    )
+    args: Annotated[dict[str, Any] | None, Field(description="what a function of your own is called with")] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute(self.path, where="[data] path"))
+        self._check_size()
+        self._check_normalisation()
+
+    def _check_size(self) -> None:
+        sides = [self.size] if isinstance(self.size, int) else self.size
+        if sides is not None and (len(sides) not in (1, 2) or not 0 < min(sides) <= max(sides) <= LARGEST_SIDE):
+            raise ConfigError(f"[data] size = {self.size}: write a number up to {LARGEST_SIDE}, or [height, width]")
+
+    def _check_normalisation(self) -> None:
+        if (self.mean is None) != (self.std is None) or (self.mean == MEASURED) != (self.std == MEASURED):
+            raise ConfigError('[data] mean and std belong together: give numbers for both, or "measured" for both')
+        if self.normalisation is None:
+            return
+        mean, std = self.normalisation
+        if len(mean) != len(std) or len(mean) not in (1, 3):
+            raise ConfigError("[data] mean and std: give each one value, or each three, for red, green and blue")
+        if not all(0 <= value <= 1 for value in mean) or not all(0 < value <= 1 for value in std):
+            raise ConfigError("[data] mean must be in [0, 1] and std in (0, 1]: pixels count from 0 to 1 here")
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """Height and width, if given."""
+        if self.size is None:
+            return None
+        return (self.size, self.size) if isinstance(self.size, int) else (self.size[0], self.size[-1])
+
+    @property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Mean and standard deviation, if given."""
+        if not isinstance(self.mean, list) or not isinstance(self.std, list):
+            return None
+        return tuple(self.mean), tuple(self.std)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +320,7 @@ def _override(table: Table, override: str) -> None:
     """`train.rounds=2` in a recipe's tables. The value is TOML where it can be read as such, and text otherwise."""
     key, equals, text = override.partition("=")
     parts = key.strip().split(".")
-    if not equals or not all(parts) or len(parts) > 2:
+    if not equals or not all(parts) or len(parts) > 3 or (len(parts) == 3 and parts[1] != "args"):
         raise ConfigError(f"--set {override}: write it as table.key=value, such as train.rounds=2")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
@@ -282,10 +329,12 @@ def _override(table: Table, override: str) -> None:
     if len(parts) == 1:
         table[parts[0]] = value
         return
-    section, name = parts
-    inner = table.setdefault(section, {})
-    if not isinstance(inner, dict):
-        raise ConfigError(f"--set {override}: {section} is not a table")
+    *sections, name = parts
+    section, inner = sections[0], table
+    for at, part in enumerate(sections):
+        inner = inner.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"--set {override}: {'.'.join(sections[: at + 1])} is not a table")
     if section == "memory" and name in ("per_client", "per_class"):
         inner.pop("per_client", None)  # the two exclude each other: the last one given counts
         inner.pop("per_class", None)

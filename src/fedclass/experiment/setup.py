@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedclass.data.datasets import DATASETS, load
+from fedclass.data.datasets import load
 from fedclass.data.memory import check_budget, check_fewest
 from fedclass.data.stream import Stream, build_stream
 from fedclass.data.validation import hold_out
 from fedclass.errors import ConfigError
-from fedclass.experiment.config import Experiment
+from fedclass.experiment.config import MEASURED, Experiment
 from fedclass.federation.client import Client, chosen_device
 from fedclass.federation.store import ClientStore
 from fedclass.models.incremental import IncrementalModel
@@ -25,8 +25,7 @@ class Setup:
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        source = DATASETS[self.experiment.data.name]
-        return source.mean, source.std
+        return self.experiment.data.normalisation or self.stream.data.normalisation
 
     def build(self) -> IncrementalModel:
         height, width = self.stream.data.train.images.shape[1:3]
@@ -63,6 +62,9 @@ def prepare(experiment: Experiment) -> Setup:
         fraction=experiment.data.fraction,
         test_fraction=experiment.data.test_fraction,
         orientation=experiment.data.orientation,
+        size=experiment.data.image_size,
+        measure=experiment.data.mean == MEASURED,
+        args=experiment.data.args,
     )
     stream = build_stream(data, experiment.stream, experiment.partition, seed=experiment.seed)
     stream = hold_out(stream, experiment.data.validation, seed=experiment.seed)

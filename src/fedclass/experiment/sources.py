@@ -1,9 +1,9 @@
 """The code and files that a result depends on, besides recipe and data, by their SHA-256.
 
-All of fedclass that can change a result, and of a user's own method or backbone all modules that its import statements
-lead to, up to the standard library and installed packages. Files that such code opens while it is imported, or while it
-builds the model, are found by watching it. Where something may be missed there is a doubt, and a run with doubts takes
-no tasks from other runs and keeps none for them.
+All of fedclass that can change a result, and of a user's own method, backbone or data set all modules that its import
+statements lead to, up to the standard library and installed packages. Files that such code opens while it is imported,
+or while it builds the model, are found by watching it; images are known by their own hash. Where something may be
+missed there is a doubt, and a run with doubts takes no tasks from other runs and keeps none for them.
 """
 
 import ast
@@ -71,7 +71,8 @@ def of_code(experiment: Experiment) -> Sources:
     doubts += [f"{kind.__qualname__} is not in its module under this name" for kind in classes if _stray(kind)]
     of_method = _reached(kind.__module__ for kind in classes)
     of_model = _reached([experiment.model.name.partition(":")[0]] if own_model else [])
-    modules = {module.name: module for module in [*of_method, *of_model]}
+    of_data = _reached([experiment.data.name.partition(":")[0]] if ":" in experiment.data.name else [])
+    modules = {module.name: module for module in [*of_method, *of_model, *of_data]}
     for name, module in modules.items():
         files[module.label] = module.digest
         doubts += module.doubts(in_functions=module in of_method)
