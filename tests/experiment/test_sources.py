@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 
 import fedclass
 from fedclass import usercode
+from fedclass.errors import ConfigError
 from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.reuse import key_after, usual_store
@@ -124,6 +125,23 @@ def test_the_code_of_a_users_data_set_is_in_the_key(tiny: Tiny, project: Project
     assert key(own_data) != first
     project.write(helper="SHIFT = 1")
     assert key(own_data) == first
+
+
+def test_a_transform_is_code_that_trains(tiny: Tiny, project: Project) -> None:
+    project.write(vary="def dim(images, generator):\n    return images // 2\n")
+    dimmed = tiny("data.transform=vary:dim")
+    code = known(dimmed)
+    assert (own(code), code.doubts) == ({"vary.py"}, ())
+    assert key(dimmed) != key(tiny())
+    project.write(vary="def dim(images, generator):\n    return images // open('factor').read()\n")
+    for wrong, said in {
+        "vary:dim": r"'vary:dim' cannot take \(2, 8, 8, 3\) uint8 images: FileNotFoundError.*vary\.py, line 2",
+        "vary": r"transform = 'vary': write package\.module:function",
+        "vary:gone": "cannot import 'vary:gone'",
+        "math:pi": "'math:pi' is not callable",
+    }.items():
+        with pytest.raises(ConfigError, match=said):
+            prepare(tiny(f"data.transform={wrong}"))
 
 
 def test_installed_packages_and_the_standard_library_are_not_followed(tiny: Tiny, project: Project) -> None:
@@ -311,6 +329,7 @@ TYPED = """
 import sys
 from dataclasses import dataclass
 from fedclass.methods import FedAvg
+from fedclass.errors import ConfigError
 from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import load
 

@@ -29,7 +29,7 @@ from fedclass.runs.layout import RunDirectory, Writing, write_atomically
 from fedclass.wire import Plan
 
 ANNOUNCING = 300.0  # seconds for a site to say what it holds: one that hangs must not keep the others waiting
-SENT = ("seed", "memory", "model", "train", "method")  # tables of a recipe that sites are told
+SENT = ("seed", "memory", "model", "train", "method")  # tables of a recipe that sites are told whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ def _subject(
     path = Path(settings.test_data).expanduser() if settings.test_data else None
     name = "npz" if path is not None and path.suffix == ".npz" else "folder"
     given = experiment.data
-    data = DataSettings(name=name, path=str(path or ""), mean=given.mean, std=given.std)
+    data = DataSettings(name=name, path=str(path or ""), mean=given.mean, std=given.std, transform=given.transform)
     test = _test_images(data) if path is not None and settings.test_at != "sites" else None
     course = SitesCourse(replace(experiment, data=data), test, roster, settings.rules, root)
     course.restore(_found_out(root))
@@ -171,13 +171,19 @@ def _test_images(data: DataSettings) -> ImageSet:
     return datasets.load(data.name, path=Path(data.path), fraction=1.0, test_fraction=1.0)
 
 
+def told(experiment: Experiment) -> dict[str, Any]:
+    """The part of a recipe that sites need to do what clients of a simulation would do."""
+    tables, transform = experiment.to_tables(), experiment.data.transform
+    return {name: tables[name] for name in SENT} | ({"data": {"transform": transform}} if transform else {})
+
+
 def _plan(setup: Setup, federation: str, task: int, teacher: str | None, broadcast: str | None) -> Plan:
-    stream, tables = setup.stream, setup.experiment.to_tables()
+    stream = setup.stream
     height, width, channels = stream.data.train.images.shape[1:]
     mean, std = setup.normalisation
     return Plan(
         federation=federation,
-        recipe={name: tables[name] for name in SENT},
+        recipe=told(setup.experiment),
         mean=tuple(mean),
         std=tuple(std),
         image=(height, width, channels),

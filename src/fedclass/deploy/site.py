@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from fedclass.data.batches import find_transform
 from fedclass.data.images import ImageSet, Split
 from fedclass.data.memory import Exemplars, MemorySettings
 from fedclass.data.partition import Index
@@ -207,6 +208,7 @@ class Site:
             build=accepted.build,
             store=SiteStore(begun, keep),
             seed=made.seed,
+            transform=find_transform(made.data.transform),
         )
         update = client.run(job)
         self._check_size(update, job, made, folder)

@@ -57,6 +57,9 @@ class DataSettings:
         None
     )
     args: Annotated[dict[str, Any] | None, Field(description="what a function of your own is called with")] = None
+    transform: Annotated[
+        str | None, Field(description="package.module:function that changes batches of training images at random")
+    ] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute(self.path, where="[data] path"))

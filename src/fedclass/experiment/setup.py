@@ -1,21 +1,24 @@
 """From a recipe to things that exist: data found and hashed, partition drawn, model built. No training yet."""
 
 import hashlib
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from fedclass.data.batches import find_transform, transformed
 from fedclass.data.datasets import load
 from fedclass.data.memory import check_budget, check_fewest
 from fedclass.data.stream import Stream, build_stream
 from fedclass.data.validation import hold_out
-from fedclass.errors import ConfigError
+from fedclass.errors import ConfigError, FedclassError
 from fedclass.experiment.config import MEASURED, Experiment
 from fedclass.federation.client import Client, chosen_device
 from fedclass.federation.store import ClientStore
 from fedclass.models.incremental import IncrementalModel
+from fedclass.rng import generator, streams_restored
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Setup:
             build=self.build,
             store=store,
             seed=e.seed,
+            transform=find_transform(e.data.transform),
         )
 
 
@@ -80,7 +84,28 @@ def prepare(experiment: Experiment) -> Setup:
     )
     setup = Setup(experiment, stream)
     setup.build()
+    _check_transform(setup)
     return setup
+
+
+def _check_transform(setup: Setup) -> None:
+    """Show it two images."""
+    name = setup.experiment.data.transform
+    transform = find_transform(name)
+    if transform is None:
+        return
+    images = torch.from_numpy(setup.stream.data.train.images[:2].copy())
+    try:
+        with streams_restored():
+            transformed(images, generator(0, "transform"), transform)
+    except FedclassError:
+        raise
+    except Exception as error:  # it is the user's code: anything may come out of it
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
+        raise ConfigError(
+            f"[data] transform: {name!r} cannot take {tuple(images.shape)} uint8 images: {reason}"
+        ) from error
 
 
 def shares_sha256(setup: Setup, classes: int | None = None) -> str:

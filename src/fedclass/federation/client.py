@@ -5,6 +5,7 @@ import math
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
@@ -14,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedclass.data.batches import as_input, crop_and_flip, cut_out, normalise
+from fedclass.data.batches import Augment, Transform, as_input, normalise, varied
 from fedclass.data.images import ImageSet
 from fedclass.data.memory import HERDING, Exemplars, MemorySettings, herd, remember
 from fedclass.data.partition import Index
@@ -40,9 +41,7 @@ class TrainSettings:
     learning_rate: Annotated[float, Field(gt=0, description="of SGD, rebuilt each round")] = 0.01
     momentum: Annotated[float, Field(ge=0, lt=1, description="of SGD")] = 0.9
     weight_decay: Annotated[float, Field(ge=0, description="of SGD")] = 1e-5
-    augment: Annotated[Literal["none", "crop-flip-cutout"], Field(description="random changes to training images")] = (
-        "none"
-    )
+    augment: Annotated[Augment, Field(description="random changes to training images")] = "none"
     participation: Annotated[float, Field(gt=0, le=1, description="share of clients asked in a round")] = 1.0
     weighting: Annotated[
         Literal["new-data", "with-exemplars"], Field(description="what counts as a client's size in the mean")
@@ -107,11 +106,13 @@ class Client:
         build: Callable[[], IncrementalModel],
         store: ClientStore,
         seed: int,
+        transform: Transform | None = None,
     ) -> None:
         self.stream, self.method, self.train, self.store, self.seed = stream, method, train, store, seed
         self.declared = method.declare()
         self.memory = replace(memory, select=self.declared.select or memory.select)
-        self.normalisation = normalisation
+        self.normalisation, self.transform = normalisation, transform
+        self._vary = partial(varied, augment=train.augment, transform=transform, normalisation=normalisation)
         self.device = chosen_device(train.device)
         self.model = build().to(self.device)
         self.teacher = build().to(self.device).eval() if self.declared.teacher else None
@@ -253,17 +254,13 @@ class Client:
             return  # torch would split no images into one empty batch
         rng = generator(self.seed, "client", job.client, "task", job.task, "round", job.round)
         images, targets = torch.from_numpy(index), self._targets[torch.from_numpy(index)]
-        augment = self.train.augment != "none"
-        prepared = None if augment else self._normalised(images)
+        vary = self.train.augment != "none" or self.transform is not None
+        prepared = None if vary else self._normalised(images)
         logits = self._teacher_logits(job, prepared)
         self._seed(job)
         for _ in range(self.train.local_epochs):
             for chosen in torch.randperm(len(index), generator=rng).split(self.train.batch_size):
-                if prepared is None:
-                    varied = crop_and_flip(self._images[images[chosen]], rng)
-                    inputs = cut_out(normalise(varied, *self.normalisation), rng)
-                else:
-                    inputs = prepared[chosen]
+                inputs = self._vary(self._images[images[chosen]], rng) if prepared is None else prepared[chosen]
                 inputs = as_input(inputs).to(self.device)
                 previous: Tensor | None = None
                 if logits is not None:
