@@ -16,7 +16,7 @@ from safetensors.torch import save
 import fedclass
 from fedclass import metrics
 from fedclass.data.coverage import coverage
-from fedclass.data.memory import HERDING, planned
+from fedclass.data.memory import HERDING, planned, remarks
 from fedclass.data.validation import as_test
 from fedclass.engines.base import Engine
 from fedclass.errors import RoundError, RunError
@@ -246,6 +246,8 @@ class Run:
             message = (
                 f"{data.name}: the files do not have the published checksums; these are not results on {data.name}"
             )
+            self.tell(Warned(message=message))
+        for message in remarks(e.memory, counts, self.stream.task_sizes, offered=self.stream.offered):
             self.tell(Warned(message=message))
 
     def _task(self, state: State) -> State:

@@ -10,7 +10,7 @@ import torch
 
 from fedclass.data.batches import find_transform, transformed
 from fedclass.data.datasets import load
-from fedclass.data.memory import check_budget, check_fewest
+from fedclass.data.memory import check_fewest
 from fedclass.data.stream import Stream, build_stream
 from fedclass.data.validation import hold_out
 from fedclass.errors import ConfigError, FedclassError
@@ -72,7 +72,6 @@ def prepare(experiment: Experiment) -> Setup:
     )
     stream = build_stream(data, experiment.stream, experiment.partition, seed=experiment.seed)
     stream = hold_out(stream, experiment.data.validation, seed=experiment.seed)
-    check_budget(experiment.memory, stream.counts(), stream.task_sizes)
     check_fewest(
         experiment.memory,
         stream.counts(),
