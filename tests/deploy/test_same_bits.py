@@ -19,7 +19,7 @@ Tiny = Callable[..., Experiment]
 
 UNEVEN = ("partition.kind=dirichlet", "partition.clients=4", "partition.alpha=0.5", "partition.min_size=5")
 
-MEASURED_BEFORE = ("data.mean=[0.4]", "data.std=[0.3]")
+GIVEN = ("data.mean=[0.4]", "data.std=[0.3]", "seeds.training=7")
 TRANSFORM = """
 import torch
 
@@ -38,7 +38,7 @@ def dim(images, generator):
         ("fedclass", ("train.augment=crop-flip-cutout", "train.weighting=with-exemplars")),
         (
             "fedclass",
-            ("train.augment=crop-flip", "data.transform=own_transform:dim", *MEASURED_BEFORE),
+            ("train.augment=crop-flip", "data.transform=own_transform:dim", *GIVEN),
         ),
         ("fedicarl", ("memory.per_class=3",)),
         ("fedwa", ("memory.select=herding",)),

@@ -101,7 +101,7 @@ def plan(
         settings = experiment.partition
         drawn = settings.kind in ("dirichlet", "fedml", "released")
         kind = f"{settings.kind} {settings.alpha:g}" if drawn else settings.kind
-        title = f"{stream.data.name}, {kind}, seed {experiment.seed}"
+        title = f"{stream.data.name}, {kind}, seed {experiment.seed_of('partition')}"
         try:
             partition_picture(counts, stream.classes, stream.task_sizes, picture, title=title)
         except (OSError, ValueError) as error:  # ValueError: an ending that matplotlib does not know

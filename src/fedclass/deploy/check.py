@@ -16,7 +16,7 @@ from fedclass.models.incremental import IncrementalModel
 from fedclass.models.weights import flaw
 from fedclass.wire import Job, Phase, Plan, Weights, sha256
 
-TABLES = ("seed", "data", "memory", "model", "train", "method")
+TABLES = ("seed", "seeds", "data", "memory", "model", "train", "method")
 CODE = {"model": "name", "method": "name", "data": "transform"}  # keys that may name code to be imported
 MOST_CLASSES = 100_000
 MOST_TASKS = 10_000

@@ -174,7 +174,9 @@ def _test_images(data: DataSettings) -> ImageSet:
 def told(experiment: Experiment) -> dict[str, Any]:
     """The part of a recipe that sites need to do what clients of a simulation would do."""
     tables, transform = experiment.to_tables(), experiment.data.transform
-    return {name: tables[name] for name in SENT} | ({"data": {"transform": transform}} if transform else {})
+    sent = {name: tables[name] for name in SENT}
+    sent |= {"seeds": tables["seeds"]} if tables["seeds"] else {}
+    return sent | ({"data": {"transform": transform}} if transform else {})
 
 
 def _plan(setup: Setup, federation: str, task: int, teacher: str | None, broadcast: str | None) -> Plan:

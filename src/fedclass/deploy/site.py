@@ -207,7 +207,7 @@ class Site:
             normalisation=(plan.mean, plan.std),
             build=accepted.build,
             store=SiteStore(begun, keep),
-            seed=made.seed,
+            seed=made.seed_of("training"),
             transform=find_transform(made.data.transform),
         )
         update = client.run(job)
@@ -278,7 +278,8 @@ class Site:
             with failures_named(job):
                 model = accepted.build().to(chosen_device(made.train.device))
                 model.load(job.weights)
-                seed_streams(made.seed, "user code", "evaluate", "client", job.client, "task", job.task)
+                seed = made.seed_of("training")
+                seed_streams(seed, "user code", "evaluate", "client", job.client, "task", job.task)
                 counts = confusion(model, made.method, job.broadcast, stream, (plan.mean, plan.std))
         return Update(
             client=job.client,

@@ -108,6 +108,21 @@ class ModelSettings:
     ] = "linear"
 
 
+Purpose = Literal["initialisation", "partition", "class_order", "training"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedSettings:
+    """Table [seeds]: seeds for parts of an experiment. What is not given has the recipe's seed."""
+
+    initialisation: Annotated[int | None, Field(ge=0, description="of the model and of new classes")] = None
+    partition: Annotated[int | None, Field(ge=0, description="who holds, and holds out, which images")] = None
+    class_order: Annotated[int | None, Field(ge=0, description="which classes come first")] = None
+    training: Annotated[
+        int | None, Field(ge=0, description="batches, random changes, clients asked, exemplars, the method's own")
+    ] = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
     """Table [evaluation]. The global model is always tested at the end of a task."""
@@ -120,6 +135,7 @@ class Experiment:
     """All that determines a run."""
 
     seed: int = 0
+    seeds: SeedSettings = field(default_factory=SeedSettings)
     data: DataSettings = field(default_factory=DataSettings)
     stream: StreamSettings = field(default_factory=StreamSettings)
     partition: PartitionSettings = field(default_factory=PartitionSettings)
@@ -135,13 +151,17 @@ class Experiment:
         check_parameters(type(self.method), where=f"method: {self.method_name!r}")
         check_declared(self.method.declare(), where=f"method: {self.method_name!r}")
 
+    def seed_of(self, purpose: Purpose) -> int:
+        own: int | None = getattr(self.seeds, purpose)
+        return self.seed if own is None else own
+
     def build(self, image_size: tuple[int, int]) -> IncrementalModel:
         """The model, with no classes yet. image_size: height and width."""
         return build_model(
             self.model.name,
             norm=self.model.norm,
             image_size=image_size,
-            seed=self.seed,
+            seed=self.seed_of("initialisation"),
             head_init=self.model.head_init,
             head_bias=self.method.declare().head_bias,
         )
@@ -158,6 +178,7 @@ class Experiment:
 
 
 SECTIONS: dict[str, type[Any]] = {
+    "seeds": SeedSettings,
     "data": DataSettings,
     "stream": StreamSettings,
     "partition": PartitionSettings,

@@ -188,7 +188,7 @@ class Run:
 
     def _seed(self, hook: str, *where: int) -> None:
         """Before the user's code runs here."""
-        seed_streams(self.experiment.seed, "user code", "server", hook, *where)
+        seed_streams(self.experiment.seed_of("training"), "user code", "server", hook, *where)
 
     def _seconds(self) -> float:
         """Since the run began, without the time it was stopped."""
@@ -304,7 +304,7 @@ class Run:
         if state.last is not None:
             self.model.load(state.last)
         before = self.model.classes
-        self.model.grow_to(self.stream.classes_until(task), seed=self.experiment.seed)
+        self.model.grow_to(self.stream.classes_until(task), seed=self.experiment.seed_of("initialisation"))
         own = grown(state.method, self.declared.server, self.model, before)
         moments = grown(state.optimizer, self.experiment.server.declare(), self.model, before)
         weights = self.model.weights()
@@ -326,7 +326,8 @@ class Run:
         assert weights is not None
         phases = {"clients": 0.0, "checkpoint": self.checkpoint_seconds}
         clients = self.course.learners(task, self.tell)
-        asked = sample(clients, participation=train.participation, seed=self.experiment.seed, task=task, round=round)
+        seed = self.experiment.seed_of("training")
+        asked = sample(clients, participation=train.participation, seed=seed, task=task, round=round)
         teacher = state.last if self.declared.teacher == "previous task" else None
         broadcast = self._broadcast(self.declared.broadcast, state.method)
         jobs = [Job(client, task, round, "train", weights, teacher, broadcast) for client in asked]
@@ -401,7 +402,7 @@ class Run:
 
         def build() -> IncrementalModel:
             model = self.setup.build().to(self.model.head.weight.device)
-            model.grow_to(until, seed=self.experiment.seed)
+            model.grow_to(until, seed=self.experiment.seed_of("initialisation"))
             return model
 
         return ServerContext(
@@ -413,7 +414,7 @@ class Run:
             clients=len(self.course.everyone()),
             weights=weights,
             state={name: own[name] for name in self.declared.server if name in own},  # in the declared order
-            generator=generator(self.experiment.seed, "server", "task", task, "round", round),
+            generator=generator(self.experiment.seed_of("training"), "server", "task", task, "round", round),
             device=self.model.head.weight.device,
             build=build,
             mean=lambda updates: weighted_mean((update.weights, update.examples) for update in updates),

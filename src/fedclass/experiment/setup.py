@@ -44,7 +44,7 @@ class Setup:
             normalisation=self.normalisation,
             build=self.build,
             store=store,
-            seed=e.seed,
+            seed=e.seed_of("training"),
             transform=find_transform(e.data.transform),
         )
 
@@ -70,8 +70,9 @@ def prepare(experiment: Experiment) -> Setup:
         measure=experiment.data.mean == MEASURED,
         args=experiment.data.args,
     )
-    stream = build_stream(data, experiment.stream, experiment.partition, seed=experiment.seed)
-    stream = hold_out(stream, experiment.data.validation, seed=experiment.seed)
+    seed, order_seed = experiment.seed_of("partition"), experiment.seed_of("class_order")
+    stream = build_stream(data, experiment.stream, experiment.partition, seed=seed, order_seed=order_seed)
+    stream = hold_out(stream, experiment.data.validation, seed=seed)
     check_fewest(
         experiment.memory,
         stream.counts(),
