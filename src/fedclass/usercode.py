@@ -1,6 +1,7 @@
 """Code that is not ours: whose it is, when it was imported, and which files it opens."""
 
 import contextlib
+import importlib
 import os
 import site
 import sys
@@ -11,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import FrameType
+
+from fedclass.errors import ConfigError
 
 Noticed = tuple[Mapping[str, frozenset[str]], ...]  # files that modules opened, and what else they used
 
@@ -107,6 +110,18 @@ def watching() -> Iterator[None]:
     finally:
         _watching -= 1
         _imported.update(dict.fromkeys(set(sys.modules) - known, began))
+
+
+def imported(path: str, *, where: str) -> object:
+    """The object behind `package.module:name`."""
+    module_name, _, name = path.partition(":")
+    try:
+        with watching():
+            return getattr(importlib.import_module(module_name), name)
+    except Exception as error:  # it is the user's module: anything may come out of it
+        raise ConfigError(
+            f"{where}: cannot import {path!r} ({error}); it must read package.module:name, importable from here"
+        ) from error
 
 
 def _heard(event: str, details: tuple[object, ...]) -> None:

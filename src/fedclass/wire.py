@@ -56,12 +56,12 @@ class Update:
 class Plan:
     """What a site must know, besides the Job, to do what a client within the server's machine would do.
 
-    federation: under which it keeps its state.  recipe: the tables seed, memory, model, train, optimizer, server
-    (for how its images count in the mean) and method of the recipe.  mean, std: pixels in 0..1 become (x - mean) /
-    std.  image: (H, W, C).  classes: the names of all that have arrived, in order of arrival.  task_sizes: how many
-    of them came with each task.  teacher: the SHA-256 of the global model at the end of the previous task, for a
-    site that has kept it; none if the method needs none.  broadcast: the same of the tensors that the method sends
-    along.
+    federation: under which it keeps its state.  recipe: of the recipe, the tables seed, seeds, memory, model, train,
+    optimizer, server (for how its images count in the mean) and method, and the name of data.transform.  mean, std:
+    pixels in 0..1 become (x - mean) / std.  image: (H, W, C).  classes: the names of all that have arrived, in order of
+    arrival.  task_sizes: how many of them came with each task.  teacher: the SHA-256 of the global model at the end of
+    the previous task, for a site that has kept it; none if the method needs none.  broadcast: the same of the tensors
+    that the method sends along.
     """
 
     federation: str

@@ -150,7 +150,6 @@ MISTAKES = {
     "did you mean 'fedclass'": (["--method", "fedclas"], 2),
     "make 11 classes, but there are 10": (["--set", "stream.tasks=5,6"], 2),
     "Input should be greater than 0": (["--set", "partition.alpha=0"], 2),
-    "more than any client has": (["--set", "memory.per_client=100000"], 2),
     "fedclass data fetch cifar10": (["cifar10_2task"], 3),
     "did you mean 'mnist'": (["--set", "data.name=mnis"], 2),
     "cannot write there": (["--out", "/proc/fedclass"], 4),

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedclass.data.batches import as_input, crop_and_flip, cut_out, normalise
+from fedclass.data.batches import as_input, crop_and_flip, cut_out, normalise, transformed, varied
+from fedclass.errors import ConfigError
 from reference import images as oracle
 
 
@@ -178,3 +179,35 @@ def test_the_generator_decides_and_nothing_else(change):
 def test_a_batch_may_be_empty_or_one_image(change):
     for count in (0, 1):
         assert change(stored(count=count), seeded()).shape == (count, 9, 7, 3)
+
+
+@pytest.mark.parametrize("augment", ["none", "crop-flip", "crop-flip-cutout"])
+@pytest.mark.parametrize("transform", [None, lambda images, rng: images.float() + torch.rand((), generator=rng)])
+def test_a_batch_goes_through_transform_crop_flip_normalisation_and_cutout_in_this_order(augment, transform):
+    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), np.uint8))
+    normalisation = ([0.4, 0.5, 0.6], [0.2, 0.3, 0.4])
+    made = varied(images, seeded(), augment=augment, transform=transform, normalisation=normalisation)
+    rng, expected = seeded(), images
+    if transform is not None:
+        expected = images.float() + torch.rand((), generator=rng)
+    if augment != "none":
+        expected = crop_and_flip(expected, rng)
+    expected = normalise(expected, *normalisation)
+    if augment == "crop-flip-cutout":
+        expected = cut_out(expected, rng)
+    assert torch.equal(made, expected)
+    assert made.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("transform", "got"),
+    [
+        (lambda images, _: images[:1], r"\(1, 4, 4, 1\) torch.uint8"),
+        (lambda images, _: images.permute(0, 3, 1, 2), r"\(2, 1, 4, 4\) torch.uint8"),
+        (lambda images, _: images.double(), r"\(2, 4, 4, 1\) torch.float64"),
+        (lambda images, _: images.numpy(), "a ndarray"),
+    ],
+)
+def test_a_transform_that_returns_something_else_is_refused(transform, got):
+    with pytest.raises(ConfigError, match=rf"transform: must return \(2, 4, 4, 1\), uint8 or float32 .*; got {got}"):
+        transformed(torch.zeros(2, 4, 4, 1, dtype=torch.uint8), seeded(), transform)

@@ -14,8 +14,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from fedclass.data.datasets import DATASETS, RECORD, Download, File, check_file, load
+from fedclass.data.datasets import DATASETS, load
 from fedclass.data.download import fetch, transfer
+from fedclass.data.source import RECORD, Download, File, check_file
 from fedclass.errors import ConfigError, DataError
 
 
@@ -227,9 +228,9 @@ def test_place_that_cannot_be_written(tmp_path):
         fetch("mnist", tmp_path / "file")
 
 
-@pytest.mark.parametrize("name", ["synnum", "folder", "npz"])
+@pytest.mark.parametrize("name", ["synnum", "folder", "npz", "tiny-imagenet", "my.module:load"])
 def test_what_needs_no_download(name):
-    with pytest.raises(ConfigError, match=r"are drawn, not downloaded|there is nothing to download"):
+    with pytest.raises(ConfigError, match=r"are drawn, not downloaded|has no place to download it from; say where"):
         fetch(name)
 
 

@@ -12,10 +12,11 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from fedclass.data import datasets, readers
-from fedclass.data.datasets import DATASETS, File, first_part, kept, load
+from fedclass.data import readers, source
+from fedclass.data.datasets import DATASETS, first_part, kept, load
 from fedclass.data.folder import read_folder
-from fedclass.data.images import Split
+from fedclass.data.images import Split, statistics
+from fedclass.data.source import File
 from fedclass.errors import ConfigError, DataError
 
 IDX = {"mnist": ("train", "t10k"), "emnist-balanced": ("emnist-balanced-train", "emnist-balanced-test")}
@@ -161,7 +162,8 @@ def test_npz_without_names_counts_its_classes(tmp_path):
 
 def test_folder_is_read_in_the_order_of_names(tmp_path):
     write_folder(tmp_path)
-    (tmp_path / "train" / "cat" / ".DS_Store").write_bytes(b"not an image")
+    for passed_over in (".DS_Store", "Thumbs.db", "desktop.ini"):
+        (tmp_path / "train" / "cat" / passed_over).write_bytes(b"not an image")
     images = load("folder", path=tmp_path)
     assert images.classes == ("ape", "cat")
     assert images.train.images.shape == (4, 5, 4, 3)
@@ -259,26 +261,28 @@ def test_content_of_unknown_checksum_is_not_official(tmp_path, monkeypatch):
     plain = tmp_path / "t10k-images-idx3-ubyte.gz"
     plain.with_suffix("").write_bytes(gzip.decompress(plain.read_bytes()))
     plain.unlink()
-    source = DATASETS["mnist"]
-    assert [datasets.check_file(source, file, tmp_path) for file in source.files] == ["ok", "ok", "unknown", "ok"]
+    mnist = DATASETS["mnist"]
+    assert [source.check_file(mnist, file, tmp_path) for file in mnist.files] == ["ok", "ok", "unknown", "ok"]
     assert not load("mnist", path=tmp_path).official
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"archive": 1}'])
 def test_damaged_record_of_a_download(tmp_path, content):
     write_idx_set(tmp_path, "emnist-balanced")
-    (tmp_path / datasets.RECORD).write_text(content)
+    (tmp_path / source.RECORD).write_text(content)
     with pytest.raises(DataError, match=r"fetched\.json: damaged .*; delete it and fetch the data again"):
         load("emnist-balanced", path=tmp_path)
 
 
 def test_registry_is_consistent():
-    for name, source in DATASETS.items():
-        assert source.name == name
-        assert len(source.mean) == len(source.std)
-        assert len(source.mean) in {1, source.shape[2] if source.shape else 1}  # one value stands for all channels
-        assert len(set(source.classes)) == len(source.classes)
-        for checksum in [file.checksum for file in source.files] + [item.checksum for item in source.downloads]:
+    for name, known in DATASETS.items():
+        assert known.name == name
+        assert (known.mean is None) == (known.std is None)
+        if known.mean is not None:  # one value stands for all channels
+            assert len(known.mean) == len(known.std)
+            assert len(known.mean) in {1, known.shape[2] if known.shape else 1}
+        assert len(set(known.classes)) == len(known.classes)
+        for checksum in [file.checksum for file in known.files] + [item.checksum for item in known.downloads]:
             assert checksum is None or (checksum.startswith("md5:") and len(checksum) == 36)
 
 
@@ -297,7 +301,7 @@ def test_default_place_is_the_cache_folder(tmp_path, monkeypatch):
     write_idx_set(tmp_path / "mnist")
     assert len(load("mnist").train) == 20
     monkeypatch.delenv("FEDCLASS_DATA")
-    assert datasets.cache_folder().name == "fedclass"
+    assert source.cache_folder().name == "fedclass"
 
 
 def test_missing_files_are_named_with_the_way_to_get_them(tmp_path):
@@ -311,9 +315,9 @@ def test_missing_files_are_named_with_the_way_to_get_them(tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", ["folder", "npz"])
+@pytest.mark.parametrize("name", ["folder", "npz", "medmnist"])
 def test_own_data_needs_a_path(name):
-    with pytest.raises(DataError, match=r"say where it is: --set data\.path="):
+    with pytest.raises(DataError, match=rf"{name}' is read from where you say: --set data\.path="):
         load(name)
 
 
@@ -433,8 +437,9 @@ def test_folder_with_images_of_two_sizes_names_both(tmp_path):
         load("folder", path=tmp_path)
     assert str(caught.value) == (
         f"{tmp_path}/test/cat/wide.png: is 6x5 pixels, but {tmp_path}/train/ape/a.png is 4x5; "
-        "resize all images to one size"
+        "to bring all images to one size: --set data.size=5 (or data.size=[height,width])"
     )
+    assert load("folder", path=tmp_path, size=(5, 4)).test.images.shape == (5, 5, 4, 3)
 
 
 def test_folder_mistakes(tmp_path):
@@ -453,9 +458,16 @@ def test_folder_mistakes(tmp_path):
     notes.write_text("good dog")
     expect(r"train/dog/notes\.txt: cannot be read as an image")
     notes.unlink()
-    picture(tmp_path / "train" / "dog" / "deep.png", mode="I;16", colour=700)
-    expect(r"deep\.png: has more than 8 bits per channel \(I;16\)")
-    (tmp_path / "train" / "dog" / "deep.png").unlink()
+    deep = tmp_path / "train" / "dog" / "deep.tif"
+    Image.new("F", (4, 5)).save(deep)
+    expect(r"deep\.tif: has 32 bits per pixel \(F\)")
+    deep.unlink()
+    os.mkfifo(deep)  # to read it would wait for ever
+    expect(r"train/dog/deep\.tif: is no regular file, where an image should be; remove it")
+    deep.unlink()
+    deep.mkdir()
+    expect(r"train/dog/deep\.tif: is a folder, where an image should be; remove it")
+    deep.rmdir()
     broken = tmp_path / "train" / "dog" / "broken.png"
     picture(broken, size=(400, 400))
     broken.write_bytes(broken.read_bytes()[:100])
@@ -494,9 +506,8 @@ def test_real_cifar10(real):
     assert images.official
     np.testing.assert_array_equal(np.bincount(images.train.labels), [5000] * 10)
     np.testing.assert_array_equal(np.bincount(images.test.labels), [1000] * 10)
-    source = DATASETS["cifar10"]
-    np.testing.assert_allclose(images.train.images.mean((0, 1, 2)) / 255, source.mean, atol=1e-4)
-    np.testing.assert_allclose(images.train.images.std((0, 1, 2)) / 255, source.std, atol=1e-4)
+    for measured, published in zip(statistics(images.train.images), images.normalisation, strict=True):
+        np.testing.assert_allclose(measured, published, atol=1e-4)
 
 
 def test_real_mnist(real):

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from fedclass.deploy.server import told
 from fedclass.deploy.site import Lacking, Site, SiteSettings
 from fedclass.experiment.setup import Setup
 from fedclass.wire import Job, Plan, Update, sha256
@@ -14,12 +15,12 @@ def plan_of(
     setup: Setup, task: int, *, federation: str = "trial", teacher: str | None = None, broadcast: str | None = None
 ) -> Plan:
     """What the server of this recipe sends with its jobs."""
-    stream, tables = setup.stream, setup.experiment.to_tables()
+    stream = setup.stream
     mean, std = setup.normalisation
     height, width, channels = stream.data.train.images.shape[1:]
     return Plan(
         federation=federation,
-        recipe={key: tables[key] for key in ("seed", "memory", "model", "train", "method")},
+        recipe=told(setup.experiment),
         mean=mean,
         std=std,
         image=(height, width, channels),
@@ -38,10 +39,11 @@ class Sites:
 
     name = "sites"
 
-    def __init__(self, setup: Setup, data: Sequence[Path], store: Path) -> None:
+    def __init__(self, setup: Setup, data: Sequence[Path], store: Path, allow: tuple[str, ...] = ()) -> None:
         self.setup, self.teachers_sent = setup, 0
         self.settings = [
-            SiteSettings(name=f"site-{i}", data=path, store=store / str(i), holdout=0.0) for i, path in enumerate(data)
+            SiteSettings(name=f"site-{i}", data=path, store=store / str(i), holdout=0.0, allow=allow)
+            for i, path in enumerate(data)
         ]
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Update]:

@@ -19,6 +19,15 @@ Tiny = Callable[..., Experiment]
 
 UNEVEN = ("partition.kind=dirichlet", "partition.clients=4", "partition.alpha=0.5", "partition.min_size=5")
 
+GIVEN = ("data.mean=[0.4]", "data.std=[0.3]", "seeds.training=7")
+TRANSFORM = """
+import torch
+
+def dim(images, generator):
+    by = torch.rand(len(images), 1, 1, 1, generator=generator)
+    return images * (1 - by / 2) + torch.rand(())  # floats; and a number from the global stream
+"""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -27,6 +36,7 @@ UNEVEN = ("partition.kind=dirichlet", "partition.clients=4", "partition.alpha=0.
         ("fedavg", ()),
         ("fedclass", ()),
         ("fedclass", ("train.augment=crop-flip-cutout", "server.weighting=with-exemplars")),
+        ("fedclass", ("train.augment=crop-flip", "data.transform=own_transform:dim", *GIVEN)),
         ("fedicarl", ("memory.per_class=3",)),
         ("fedwa", ("memory.select=herding",)),
         ("scaffold", ("optimizer.momentum=0",)),  # state at the server and at clients, broadcast, uploads
@@ -36,13 +46,14 @@ UNEVEN = ("partition.kind=dirichlet", "partition.clients=4", "partition.alpha=0.
     ],
 )
 def test_sites_give_the_bits_of_a_simulation(
-    method: str, overrides: tuple[str, ...], tiny: Tiny, tmp_path: Path
+    method: str, overrides: tuple[str, ...], tiny: Tiny, tmp_path: Path, user_module: Callable[[str, str], str]
 ) -> None:
     """Through uneven shares, clients that are not asked, head growth, exemplars, a kept teacher and uploads."""
+    user_module("own_transform", TRANSFORM)
     experiment = tiny(*UNEVEN, "server.participation=0.5", *overrides, method=method)
     alone = run_one(experiment, tmp_path / "alone", engine="inprocess", reuse=False)
     setup = prepare(experiment)
-    engine = Sites(setup, split(experiment, tmp_path / "data"), tmp_path / "stores")
+    engine = Sites(setup, split(experiment, tmp_path / "data"), tmp_path / "stores", ("own_transform:dim",))
     there = run(setup, engine, create(tmp_path / "there"))
     assert there["weights_sha256"] == alone["weights_sha256"]
     assert there["accuracy_matrix"] == alone["accuracy_matrix"]  # FedICARL's class means too

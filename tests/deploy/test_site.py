@@ -492,8 +492,10 @@ def test_a_site_tells_as_much_as_its_owner_lets_it(trial: Trial) -> None:
 
 
 def test_one_bad_file_is_left_out_and_not_the_site(trial: Trial) -> None:
-    """No image, half of one, one of another size, a folder, a file beside the classes: named to the owner, once."""
-    (trial.data / "Thumbs.db").write_bytes(b"?")
+    """No image, half of one, another size, a folder, a pipe, a file beside the classes: named to the owner, once."""
+    (trial.data / "notes.txt").write_bytes(b"?")
+    (trial.data / "1" / "Thumbs.db").write_bytes(b"Windows leaves it behind; it is passed over")
+    os.mkfifo(trial.data / "1" / "pipe.png")  # to read it would wait for ever
     (trial.data / "1" / "jane-doe-1970.png").write_text("not an image")
     whole = (trial.data / "0" / "0000.png").read_bytes()
     (trial.data / "0" / "half.png").write_bytes(whole[: len(whole) // 2])
@@ -506,18 +508,19 @@ def test_one_bad_file_is_left_out_and_not_the_site(trial: Trial) -> None:
     assert site.run(*trial.job(0)).examples == 12
     (line,) = said
     first, *others = line.splitlines()
-    assert first == f"5 files in {trial.data} are not used:"
+    assert first == f"6 files in {trial.data} are not used:"
     for name, reason in (
-        ("Thumbs.db", "lies beside the class folders"),
+        ("notes.txt", "lies beside the class folders"),
         ("1/jane-doe-1970.png", "cannot be read as an image"),
         ("0/half.png", "cannot be read as an image"),
         ("0/0-other.png", "is 8x9 pixels, and most are 8x8; resize it"),
-        ("2/more", "cannot be read as an image"),
+        ("2/more", "is a folder, where an image should be"),
+        ("1/pipe.png", "is no regular file, where an image should be"),
     ):
         assert any(f"{trial.data / name}: {reason}" in other for other in others), name
-    (trial.data / "Thumbs.db").unlink()
+    (trial.data / "notes.txt").unlink()
     site.announce("trial", 0)
-    assert said[1].startswith("4 files in")
+    assert said[1].startswith("5 files in")
 
 
 # Tests at the site.
@@ -617,7 +620,14 @@ REFUSALS: dict[str, tuple[Callable[[Plan, Job], tuple[Plan, Job]], str]] = {
     "federation long": (planned(federation="x" * 65), "cannot name a folder"),
     "federation number": (planned(federation=7), "cannot name a folder"),
     "recipe list": (planned(recipe=["seed"]), "must be a table"),
-    "recipe data": (cooked(data={"path": "/etc"}), "holds 'data'; a site takes seed, memory, model, train, method"),
+    "recipe stream": (
+        cooked(stream={}),
+        "holds 'stream'; a site takes seed, seeds, data, memory, model, train",
+    ),
+    "recipe data": (cooked(data={"path": "/etc"}), "of the table data, a site takes transform alone"),
+    "transform": (cooked(data={"transform": "os:system"}), "transform 'os:system' is not among those that this site"),
+    "transform module": (cooked(data={"transform": "antigravity"}), "transform 'antigravity' is not among those"),
+    "transform list": (cooked(data={"transform": ["os"]}), "the data's transform must be text"),
     "recipe value": (cooked(train={"rounds": 0}), r"recipe \[train\]: rounds = 0"),
     "recipe key": (cooked(memory={"per_klass": 1}), "did you mean 'per_class'"),
     "recipe seed": (cooked(seed=-1), "seed must be a whole number"),

@@ -97,6 +97,17 @@ def test_overrides_are_toml_or_text() -> None:
     assert (e.data.name, e.seed) == ("mnist", 7)
 
 
+def test_a_data_set_of_ones_own_is_written_into_the_recipe() -> None:
+    settings = ["data.name=a.b:load", "data.args.year=2024", "data.args.kind=all", "data.size=[24, 32]"]
+    e = load(None, [*settings, "data.mean=measured", "data.std=measured"])
+    assert (e.data.args, e.data.image_size, e.data.normalisation) == ({"year": 2024, "kind": "all"}, (24, 32), None)
+    assert experiment(tomllib.loads(e.to_toml())) == e
+    given = load(None, ["data.size=16", "data.mean=[0.4]", "data.std=[0.2]"]).data
+    assert (given.image_size, given.normalisation) == ((16, 16), ((0.4,), (0.2,)))
+    with pytest.raises(ConfigError, match=r"--set data\.args\.year=2: data\.args is not a table"):
+        load(None, ["data.args=1", "data.args.year=2"])
+
+
 def test_one_memory_budget_replaces_the_other() -> None:
     assert load(None, ["memory.per_class=2"]).memory.per_client is None
     assert load("emnist_3task", ["memory.per_client=9"]).memory.per_class is None
@@ -126,6 +137,16 @@ WRONG = {
     "[data]: fraction = 2": {"data": {"fraction": 2}},
     "[data]: validation = 1": {"data": {"validation": 1}},
     "[data]: validation = -0.1": {"data": {"validation": -0.1}},
+    "[data] size = 0: write a number up to 4096, or [height, width]": {"data": {"size": 0}},
+    "[data] size = [1, 2, 3]: write": {"data": {"size": [1, 2, 3]}},
+    "[data] mean and std belong together": {"data": {"mean": [0.5]}},
+    '[data] mean and std belong together: give numbers for both, or "measured"': {
+        "data": {"mean": [0.5], "std": "measured"}
+    },
+    "[data] mean and std: give each one value, or each three": {"data": {"mean": [0.5, 0.5], "std": [0.5, 0.5]}},
+    "[data] mean must be in [0, 1] and std in (0, 1]": {"data": {"mean": [120.0], "std": [60.0]}},
+    "[data]: mean = 'mesured'": {"data": {"mean": "mesured", "std": "measured"}},
+    "[data]: args = 3: Input should be a valid dictionary": {"data": {"args": 3}},
     "[method]: beta = -1": {"method": {"beta": -1}},
     "seed must be a whole number": {"seed": -1},
     "[train]: must be a table": {"train": 3},

@@ -40,6 +40,8 @@ def test_braces_and_quotes_bind_like_brackets():
 
 def test_seeds():
     assert read_seeds("3,0,11") == [3, 0, 11]
+    assert read_seeds("0-4") == [0, 1, 2, 3, 4]
+    assert read_seeds("0 - 2, 7,9-9") == [0, 1, 2, 7, 9]
 
 
 def test_a_plan_has_each_choice_with_each_seed_in_a_directory_of_its_own():
@@ -79,6 +81,11 @@ MISTAKES = {
     "--methods : there is nothing": lambda: read_methods(""),
     "--methods fedclass:: write a variant or key=value": lambda: read_methods("fedclass:"),
     "--seeds 0,x: write whole numbers": lambda: read_seeds("0,x"),
+    "--seeds -1: write whole numbers from 0 on, such as 0,1,2 or 0-4": lambda: read_seeds("-1"),
+    "--seeds 0-: write whole numbers": lambda: read_seeds("0-"),
+    "--seeds 1,5-4: 5-4 must rise": lambda: read_seeds("1,5-4"),
+    "--seeds 0-9999999999: 0-9999999999 must rise, and hold at most 1000": lambda: read_seeds("0-9999999999"),
+    "--seeds 0-3,2: each may be named once": lambda: read_seeds("0-3,2"),
     "--seeds 1,1: each may be named once": lambda: read_seeds("1,1"),
     "--set method.beta: write it as table.key=value,value": lambda: read_sweep(["method.beta"]),
     "--set =1,2: write it as": lambda: read_sweep(["=1,2"]),

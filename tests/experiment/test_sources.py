@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 
 import fedclass
 from fedclass import usercode
-from fedclass.errors import RunError
+from fedclass.errors import ConfigError, RunError
 from fedclass.experiment.compare import EngineName, run_one
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.reuse import key_after, usual_store
@@ -105,6 +105,46 @@ def test_a_module_that_a_method_imports_is_in_the_key(way: str, tiny: Tiny, proj
         assert len(own(code)) == 1 + len(helpers)
         keys.append(key(tiny(method="mine:Mine")))
     assert keys[0] == keys[2] != keys[1]
+
+
+DATA = """
+import numpy as np
+from helper import SHIFT
+
+def load(path):
+    with np.load(path) as file:  # what it reads is hashed as images
+        return {**file, "x_train": file["x_train"] + SHIFT * 0}
+"""
+
+
+def test_the_code_of_a_users_data_set_is_in_the_key(tiny: Tiny, project: Project) -> None:
+    project.write(own_data=DATA, helper="SHIFT = 1")
+    own_data = tiny("data.name=own_data:load")
+    assert prepare(own_data).stream.data.sha256 == prepare(tiny()).stream.data.sha256
+    before, first = known(own_data), key(own_data)
+    assert (own(before), before.doubts, dict(before.opened)) == ({"own_data.py", "helper.py"}, (), {})
+    project.write(helper="SHIFT = 2")
+    assert differences(before, known(own_data)) == ["helper.py changed"]
+    assert key(own_data) != first
+    project.write(helper="SHIFT = 1")
+    assert key(own_data) == first
+
+
+def test_a_transform_is_code_that_trains(tiny: Tiny, project: Project) -> None:
+    project.write(vary="def dim(images, generator):\n    return images // 2\n")
+    dimmed = tiny("data.transform=vary:dim")
+    code = known(dimmed)
+    assert (own(code), code.doubts) == ({"vary.py"}, ())
+    assert key(dimmed) != key(tiny())
+    project.write(vary="def dim(images, generator):\n    return images // open('factor').read()\n")
+    for wrong, said in {
+        "vary:dim": r"'vary:dim' cannot take \(2, 8, 8, 3\) uint8 images: FileNotFoundError.*vary\.py, line 2",
+        "vary": r"transform = 'vary': write package\.module:function",
+        "vary:gone": "cannot import 'vary:gone'",
+        "math:pi": "'math:pi' is not callable",
+    }.items():
+        with pytest.raises(ConfigError, match=said):
+            prepare(tiny(f"data.transform={wrong}"))
 
 
 def test_installed_packages_and_the_standard_library_are_not_followed(tiny: Tiny, project: Project) -> None:
@@ -292,6 +332,7 @@ TYPED = """
 import sys
 from dataclasses import dataclass
 from fedclass.methods import FedAvg
+from fedclass.errors import ConfigError
 from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import load
 

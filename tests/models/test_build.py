@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from fedclass.errors import ConfigError
-from fedclass.models.build import build_model, imported
+from fedclass.models.build import build_model
 from fedclass.models.resnet import BACKBONES
+from fedclass.usercode import imported
 from fedclass.wire import sha256
 
 YOURS = """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fedclass.report.rows import Setting
     from fedclass.runs.results import Result
 
-Seeds = Annotated[str, typer.Option(help="Seeds, with commas between them; everything is run with each.")]
+Seeds = Annotated[str, typer.Option(help="Seeds, such as 0,1,2 or 0-4; everything is run with each.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Cores to use; the results are the same. Default: all.")]
 Against = Annotated[
     str | None,

@@ -9,20 +9,25 @@ if TYPE_CHECKING:  # what a command needs it imports itself: `--help` must not w
     import numpy as np
     from numpy.typing import NDArray
 
-    from fedclass.data.datasets import Source
     from fedclass.data.images import Split
+    from fedclass.data.source import Source
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Data sets: list them, fetch them, verify their files, show their images.",
 )
 
-Name = Annotated[str, typer.Argument(help="A name from `fedclass data list`, e.g. cifar10.", show_default=False)]
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="A name from `fedclass data list`, e.g. cifar10, or package.module:function.", show_default=False
+    ),
+]
 PathOption = Annotated[
     Path | None,
     typer.Option(
         "--path",
-        help="Where the files are (for npz: the file itself). "
+        help="Where the files are (for npz and medmnist: the file itself). "
         "Default: the folder NAME in $FEDCLASS_DATA or, if that is not set, in your cache folder.",
         show_default=False,
     ),
@@ -35,7 +40,8 @@ def list_datasets() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fedclass.data.datasets import DATASETS, cache_folder
+    from fedclass.data.datasets import DATASETS
+    from fedclass.data.source import cache_folder
 
     table = Table(box=None, pad_edge=False)
     for heading in ("name", "classes", "image", "train / test", "here?"):
@@ -48,12 +54,16 @@ def list_datasets() -> None:
         table.add_row(source.name, classes, shape, sizes, _presence(source), source.description)
     console = Console()
     console.print(table)
-    console.print("\n`fedclass data fetch NAME` downloads one; `--set data.path=...` names your own.", highlight=False)
+    console.print(
+        "\n`fedclass data fetch NAME` downloads one; `--set data.path=...` names your own; "
+        "`--set data.name=package.module:function` reads them by your own code.",
+        highlight=False,
+    )
     console.print(f"Files are kept in {cache_folder()}; set FEDCLASS_DATA to keep them elsewhere.", highlight=False)
 
 
 def _presence(source: "Source") -> str:
-    from fedclass.data.datasets import data_folder, locate
+    from fedclass.data.source import data_folder, locate
 
     if source.name == "synnum":
         return "drawn"
@@ -95,7 +105,8 @@ def verify(name: Name, path: PathOption = None) -> None:
     Per file: ok, unknown (no checksum is published for it), wrong, or missing. Exit code 0 means that the data can be
     used and is what was published; 3 means that it cannot, or is not.
     """
-    from fedclass.data.datasets import check_file, data_folder, find_source, load, locate
+    from fedclass.data.datasets import find_source, load
+    from fedclass.data.source import check_file, data_folder, locate
     from fedclass.errors import DataError
 
     source = find_source(name)

@@ -68,7 +68,7 @@ def _print_places(name: str, recipe: str | None, overrides: list[str]) -> None:
     height, width, _ = source.shape or (32, 32, 3)
     classes = len(source.classes) or sum(task_sizes(experiment.stream.tasks, 10))
     model = experiment.build((height, width))
-    model.grow_to(classes, seed=experiment.seed)
+    model.grow_to(classes, seed=experiment.seed_of("initialisation"))
     sizes, declared, optimizer = Sizes.of(model), experiment.method.declare(), experiment.server.declare()
     weights = nbytes(model.weights())
     table = Table(box=None, padding=(0, 2), title_justify="left")
@@ -158,7 +158,7 @@ def doctor() -> None:
 
     import fedclass
     from fedclass.cli.display import console
-    from fedclass.data.datasets import cache_folder
+    from fedclass.data.source import cache_folder
 
     def line(name: str, value: str) -> None:
         console.print(f"{name:<14} {value}", highlight=False)

@@ -109,7 +109,9 @@ def evaluate(
     dataset: Annotated[
         str,
         typer.Argument(
-            metavar="DATASET", help="A name of `fedclass data list`, a folder with train/ and test/, or an .npz file."
+            metavar="DATASET",
+            help="A name of `fedclass data list`, a folder with train/ and test/, an .npz file, or "
+            "package.module:function.",
         ),
     ],
     path: PathOption = None,

@@ -32,7 +32,7 @@ def plan(
 
     from fedclass.cli.display import console
     from fedclass.data.coverage import coverage
-    from fedclass.data.memory import planned
+    from fedclass.data.memory import planned, remarks
     from fedclass.data.partition import save_partition
     from fedclass.experiment.config import load
     from fedclass.experiment.setup import prepare
@@ -93,13 +93,15 @@ def plan(
         f"memory: {rule}; chosen by {chosen}; {memory[:, -1].sum()} exemplars on all clients at the end",
         highlight=False,
     )
+    for remark in remarks(budget, counts, stream.task_sizes, offered=stream.offered):
+        console.print(f"note: {remark}", style="yellow", highlight=False)
     if picture:
         from fedclass.report.plots import partition_picture
 
         settings = experiment.partition
         drawn = settings.kind in ("dirichlet", "fedml", "released")
         kind = f"{settings.kind} {settings.alpha:g}" if drawn else settings.kind
-        title = f"{stream.data.name}, {kind}, seed {experiment.seed}"
+        title = f"{stream.data.name}, {kind}, seed {experiment.seed_of('partition')}"
         try:
             partition_picture(counts, stream.classes, stream.task_sizes, picture, title=title)
         except (OSError, ValueError) as error:  # ValueError: an ending that matplotlib does not know

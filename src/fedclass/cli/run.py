@@ -96,7 +96,7 @@ def run(
             )
         recipe = recipe or str(RunDirectory(resume).config)
     experiment = load(recipe, overrides or [], method=method, seed=seed)
-    root = resume or out or fresh(f"{experiment.data.name}-{_word(experiment.method_name)}-s{experiment.seed}")
+    root = resume or out or fresh(f"{_word(experiment.data.name)}-{_word(experiment.method_name)}-s{experiment.seed}")
     say_what_is_quick(recipe, experiment)
     with (
         said_when_stopped(RunDirectory(root).config, f"type: fedclass run --resume {shlex.quote(str(root))}"),
@@ -149,8 +149,8 @@ def say_what_is_quick(recipe: str | None, experiment: "Experiment") -> None:
         )
 
 
-def _word(method: str) -> str:
-    return method.replace(":", ".")
+def _word(name: str) -> str:
+    return name.replace(":", ".")
 
 
 def fresh(name: str) -> Path:

@@ -1,9 +1,16 @@
 """From stored bytes to normalised batches, with augmentation as a few tensor operations."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
+
+from fedclass.errors import ConfigError
+from fedclass.usercode import imported
+
+Augment = Literal["none", "crop-flip", "crop-flip-cutout"]
+Transform = Callable[[Tensor, torch.Generator], Tensor]
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -51,6 +58,50 @@ def cut_out(images: Tensor, generator: torch.Generator, *, size: int | None = No
     rows = _within(torch.arange(height), y, size)
     columns = _within(torch.arange(width), x, size)
     return images.masked_fill((rows[:, :, None] & columns[:, None, :])[..., None], 0.0)
+
+
+def varied(
+    images: Tensor,
+    generator: torch.Generator,
+    *,
+    augment: Augment,
+    transform: Transform | None,
+    normalisation: tuple[Sequence[float], Sequence[float]],
+) -> Tensor:
+    """A batch to train on: the user's transform, shift and mirror, normalisation, cutout, as far as they are wanted.
+
+    images: (B, H, W, C) uint8.  Returns (B, H, W, 3) float32.
+    """
+    if transform is not None:
+        images = transformed(images, generator, transform)
+    if augment != "none":
+        images = crop_and_flip(images, generator)
+    images = normalise(images, *normalisation)
+    return cut_out(images, generator) if augment == "crop-flip-cutout" else images
+
+
+def find_transform(path: str | None) -> Transform | None:
+    """The user's function behind package.module:function."""
+    if path is None:
+        return None
+    if ":" not in path:
+        raise ConfigError(f"[data] transform = {path!r}: write package.module:function")
+    found = imported(path, where="[data] transform")
+    if not callable(found):
+        raise ConfigError(f"[data] transform: {path!r} is not callable; it must take images and a generator")
+    return found
+
+
+def transformed(images: Tensor, generator: torch.Generator, transform: Transform) -> Tensor:
+    """What the transform makes of the images, which it may change: a batch of the same shape, in 0..255."""
+    made = transform(images, generator)
+    if not isinstance(made, Tensor) or made.shape != images.shape or made.dtype not in (torch.uint8, torch.float32):
+        got = f"{tuple(made.shape)} {made.dtype}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
+        raise ConfigError(
+            f"[data] transform: must return {tuple(images.shape)}, uint8 or float32 from 0 to 255, as it was given; "
+            f"got {got}"
+        )
+    return made
 
 
 def _within(positions: Tensor, centre: Tensor, size: int) -> Tensor:

@@ -1,77 +1,51 @@
 """Data sets by name: what they are, which files they need, and how they become arrays.
 
     images = load("cifar10", fraction=0.1)
+    images = load("my_project.data:load", args={"year": 2024})
 
 Files are looked for in `cache_folder() / name` unless a path is given; `fedclass data fetch NAME` puts them there.
 """
 
 import difflib
-import hashlib
-import json
-import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import numpy as np
-import pooch
 
 from fedclass.data import folder, readers, synnum
 from fedclass.data.images import ImageSet, Split
+from fedclass.data.pictures import as_picture, fit
+from fedclass.data.source import (
+    Download,
+    File,
+    Orientation,
+    Source,
+    Wanted,
+    advice,
+    check_file,
+    data_folder,
+    located,
+)
 from fedclass.errors import ConfigError, DataError
+from fedclass.rng import seed_streams, streams_restored
+from fedclass.usercode import imported
 
 DIGITS = tuple("0123456789")
-RECORD = "fetched.json"  # what `download.fetch` took out of an archive whose checksum was right
 
-Status = Literal["ok", "unknown", "wrong", "missing"]
-Orientation = Literal["upright", "raw"]
-
-
-@dataclass(frozen=True)
-class File:
-    """A file that a data set needs, as published; checksums are written "algorithm:hex".
-
-    A .gz may lie there unpacked, or packed anew: then `unpacked` is what its content must have.
+CIFAR100 = tuple(
     """
-
-    name: str
-    checksum: str | None = None
-    unpacked: str | None = None
-
-
-@dataclass(frozen=True)
-class Download:
-    """Something to fetch: one of the files, or an archive that holds them."""
-
-    url: str
-    checksum: str
-
-    @property
-    def name(self) -> str:
-        return self.url.rsplit("/", 1)[1]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """A data set that `load` knows.
-
-    Pixels in 0..1 become (x - mean) / std, per channel or with one value for all. As in the authors' release, only
-    CIFAR-10 has statistics of its own.
-    """
-
-    name: str
-    description: str
-    remark: str  # whom to cite, under which terms it may be used
-    mean: tuple[float, ...] = (0.5,)
-    std: tuple[float, ...] = (0.5,)
-    classes: tuple[str, ...] = ()  # empty: known only once the files are read
-    shape: tuple[int, int, int] | None = None  # (H, W, C)
-    sizes: tuple[int, int] | None = None  # images for training, for testing
-    files: tuple[File, ...] = ()
-    downloads: tuple[Download, ...] = ()
-    subfolder: str = ""  # where an unpacked archive has the files
-    transposed: bool = False  # the files have rows and columns exchanged
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
+    castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin
+    elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster
+    man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck
+    pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk
+    skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger
+    tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
+    """.split()  # noqa: SIM905
+)
 
 
 def _idx_files(prefix: str, *checksums: tuple[str, str] | None) -> tuple[File, ...]:
@@ -115,9 +89,117 @@ _SVHN_FILES = (
     File("test_32x32.mat", "md5:eb5a983be6a315427106f1b164d9cef3"),
 )
 
+
+# Readers, one for each kind of source.
+
+
+def _draw(source: Source, wanted: Wanted) -> ImageSet:
+    """No more images than are wanted."""
+    where = data_folder(source.name, wanted.path)
+    train, test = (
+        synnum.cached(where, 10 * kept(per_class, part), split=split)
+        for split, per_class, part in (
+            ("train", synnum.TRAIN_PER_CLASS, wanted.fraction),
+            ("test", synnum.TEST_PER_CLASS, wanted.test_fraction),
+        )
+    )
+    return ImageSet(source.name, source.classes, train, test, official=True, available=source.sizes)
+
+
+def _read_cifar10(source: Source, wanted: Wanted) -> ImageSet:
+    *batches, test = located(source, data_folder(source.name, wanted.path))
+    return _part(source, wanted, source.classes, readers.read_cifar(*batches), readers.read_cifar(test))
+
+
+def _read_cifar100(source: Source, wanted: Wanted) -> ImageSet:
+    train, test = (
+        readers.read_cifar(path, classes=100, labels=2)
+        for path in located(source, data_folder(source.name, wanted.path))
+    )
+    return _part(source, wanted, source.classes, train, test)
+
+
+def _read_svhn(source: Source, wanted: Wanted) -> ImageSet:
+    train, test = map(readers.read_svhn, located(source, data_folder(source.name, wanted.path)))
+    return _part(source, wanted, source.classes, train, test)
+
+
+def _read_idx(source: Source, wanted: Wanted) -> ImageSet:
+    files = located(source, data_folder(source.name, wanted.path))
+    turn = source.transposed and wanted.orientation == "upright"
+    train, test = (
+        readers.read_idx_split(images, labels, classes=len(source.classes), transposed=turn)
+        for images, labels in (files[:2], files[2:])
+    )
+    return _part(source, wanted, source.classes, train, test)
+
+
+def _read_tiny_imagenet(source: Source, wanted: Wanted) -> ImageSet:
+    files = located(source, data_folder(source.name, wanted.path))
+    return _part(source, wanted, *folder.read_tiny_imagenet(*files, size=wanted.size))
+
+
+def _read_medmnist(source: Source, wanted: Wanted) -> ImageSet:
+    return _part(source, wanted, *readers.read_medmnist(_own_path(source, wanted)))
+
+
+def _read_folder(source: Source, wanted: Wanted) -> ImageSet:
+    return _part(source, wanted, *folder.read_folder(_own_path(source, wanted), size=wanted.size))
+
+
+def _read_npz(source: Source, wanted: Wanted) -> ImageSet:
+    return _part(source, wanted, *readers.read_npz(_own_path(source, wanted)))
+
+
+def _call(source: Source, wanted: Wanted) -> ImageSet:
+    """What a function of the user's own returns: arrays by name, as an .npz file has them.
+
+    Global streams of random numbers are seeded for the call, always in the same way.
+    """
+    load_own = imported(source.name, where="data.name")
+    if not callable(load_own):
+        raise ConfigError(f"data.name: {source.name!r} is not callable; it must return arrays by name")
+    given = dict(wanted.args) | ({} if wanted.path is None else {"path": wanted.path.expanduser()})
+    try:
+        with streams_restored():
+            seed_streams(0, "user code", "data")
+            found = load_own(**given)
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
+        raise DataError(f"data.name: {source.name!r} failed: {reason}") from error
+    if not isinstance(found, Mapping):
+        raise DataError(
+            f"data.name: {source.name!r} returned a {type(found).__name__}; it must return a dict with x_train, "
+            "y_train, x_test, y_test and, if you like, classes"
+        )
+    arrays = {str(name): np.asarray(array) for name, array in found.items()}
+    return _part(source, wanted, *readers.from_arrays(arrays, source.name))
+
+
+def _own_path(source: Source, wanted: Wanted) -> Path:
+    if wanted.path is None:
+        raise DataError(f"data.path: {source.name!r} is read from where you say: --set data.path=... (or --path)")
+    return wanted.path.expanduser()
+
+
+def _part(source: Source, wanted: Wanted, classes: tuple[str, ...], train: Split, test: Split) -> ImageSet:
+    """The wanted part of what was read; each class must have an image in both splits."""
+    for kind, split in (("training", train), ("test", test)):
+        counts = np.bincount(split.labels, minlength=len(classes))
+        if not counts.all():
+            helps = "" if source.files else f"; {advice(source)}"
+            raise DataError(f"{source.name}: class {classes[int(counts.argmin())]!r} has no {kind} image{helps}")
+    parts = first_part(train, wanted.fraction), first_part(test, wanted.test_fraction)
+    return ImageSet(source.name, classes, *parts, official=None, available=(len(train), len(test)))
+
+
+# What there is.
+
 _SOURCES = (
     Source(
         name="synnum",
+        read=_draw,
         description="drawn digits in colour, in the manner of SYN-NUM; needs no download",
         remark="Our own drawing after Ganin and Lempitsky, 2015 (arXiv:1409.7495); not their images.",
         classes=DIGITS,
@@ -126,6 +208,7 @@ _SOURCES = (
     ),
     Source(
         name="cifar10",
+        read=_read_cifar10,
         description="photographs of ten kinds of animals and vehicles",
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2470, 0.2435, 0.2616),
@@ -143,7 +226,27 @@ _SOURCES = (
         subfolder="cifar-10-batches-bin",
     ),
     Source(
+        name="cifar100",
+        read=_read_cifar100,
+        description="photographs of a hundred kinds of things, by their fine classes",
+        mean=None,
+        std=None,
+        remark="Krizhevsky, Learning multiple layers of features from tiny images, 2009. No licence stated.",
+        classes=CIFAR100,
+        shape=(32, 32, 3),
+        sizes=(50_000, 10_000),
+        files=(File("train.bin"), File("test.bin")),  # no checksums of single files are published
+        downloads=(
+            Download(
+                "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+                "md5:03b5dce01913d631647c71ecec9e9cb8",
+            ),
+        ),
+        subfolder="cifar-100-binary",
+    ),
+    Source(
         name="svhn",
+        read=_read_svhn,
         description="house numbers cut out of street photographs",
         remark="Netzer et al., Reading digits in natural images, 2011. For non-commercial use only.",
         classes=DIGITS,
@@ -154,6 +257,7 @@ _SOURCES = (
     ),
     Source(
         name="emnist-balanced",
+        read=_read_idx,
         description="handwritten digits and letters, 47 classes of equal size",
         remark="Cohen et al., EMNIST, 2017 (arXiv:1702.05373). From NIST Special Database 19.",
         classes=(*DIGITS, *"ABCDEFGHIJKLMNOPQRSTUVWXYZ", *"abdefghnqrt"),
@@ -171,6 +275,7 @@ _SOURCES = (
     ),
     Source(
         name="mnist",
+        read=_read_idx,
         description="handwritten digits",
         remark="LeCun, Cortes and Burges, 1998.",
         classes=DIGITS,
@@ -181,6 +286,7 @@ _SOURCES = (
     ),
     Source(
         name="fashion-mnist",
+        read=_read_idx,
         description="gray pictures of ten kinds of clothes",
         remark="Xiao, Rasul and Vollgraf, 2017 (arXiv:1708.07747). MIT licence.",
         classes=(
@@ -201,12 +307,34 @@ _SOURCES = (
         downloads=_downloads("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", _FASHION_FILES),
     ),
     Source(
+        name="tiny-imagenet",
+        read=_read_tiny_imagenet,
+        description="photographs, 200 classes of ImageNet; tested on its validation images",
+        mean=None,
+        std=None,
+        remark="Le and Yang, Tiny ImageNet visual recognition challenge, 2015. For non-commercial research only.",
+        shape=(64, 64, 3),
+        sizes=(100_000, 10_000),
+        files=(File("wnids.txt"), File("words.txt"), File("val/val_annotations.txt")),
+        subfolder="tiny-imagenet-200",
+    ),
+    Source(
+        name="medmnist",
+        read=_read_medmnist,
+        description="an .npz file of MedMNIST: 2D, one class per image",
+        mean=None,
+        std=None,
+        remark="Yang et al., MedMNIST v2, 2023 (arXiv:2110.14795). Licences differ from set to set.",
+    ),
+    Source(
         name="folder",
+        read=_read_folder,
         description="your own images: train/<class>/* and test/<class>/*",
         remark="Yours.",
     ),
     Source(
         name="npz",
+        read=_read_npz,
         description="your own arrays: x_train, y_train, x_test, y_test in an .npz file",
         remark="Yours.",
     ),
@@ -216,70 +344,14 @@ DATASETS: dict[str, Source] = {source.name: source for source in _SOURCES}
 
 
 def find_source(name: str) -> Source:
+    """A data set by its name, or a user's own by package.module:function."""
     if name in DATASETS:
         return DATASETS[name]
+    if ":" in name:
+        return Source(name=name, read=_call, description="your own code", remark="Yours.")
     near = difflib.get_close_matches(name, DATASETS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(DATASETS)}"
-    raise ConfigError(f"data.name: unknown data set {name!r}; {hint}")
-
-
-def cache_folder() -> Path:
-    """Where data sets are kept: $FEDCLASS_DATA, else the user's cache folder."""
-    configured = os.environ.get("FEDCLASS_DATA")
-    return Path(configured).expanduser() if configured else Path(pooch.os_cache("fedclass"))
-
-
-def data_folder(name: str, path: Path | None) -> Path:
-    return cache_folder() / name if path is None else path.expanduser()
-
-
-def locate(source: Source, file: File, where: Path) -> Path | None:
-    """The file in `where` or in the folder its archive unpacks to; a .gz may lie there unpacked."""
-    names = (file.name, file.name.removesuffix(".gz"))
-    for parent in (where, where / source.subfolder):
-        for name in names:
-            if (parent / name).is_file():
-                return parent / name
-    return None
-
-
-def check_file(source: Source, file: File, where: Path) -> Status:
-    """Compares a file with its published checksum or, where none is published, with what `fetch` recorded."""
-    path = locate(source, file, where)
-    if path is None:
-        return "missing"
-    expected = file.checksum if path.name == file.name else file.unpacked
-    if expected is None:
-        expected = _recorded(source, path)
-    if expected is None:
-        return "unknown"
-    if matches(readers.read_bytes(path), expected):
-        return "ok"
-    if path.suffix == ".gz" and file.unpacked is not None:
-        try:
-            return "ok" if matches(readers.gunzip(path), file.unpacked) else "wrong"
-        except DataError:  # not even a .gz file
-            return "wrong"
-    return "wrong"
-
-
-def matches(content: bytes, checksum: str) -> bool:
-    """checksum: "algorithm:hex"."""
-    algorithm, _, expected = checksum.partition(":")
-    return hashlib.new(algorithm, content, usedforsecurity=False).hexdigest() == expected
-
-
-def _recorded(source: Source, path: Path) -> str | None:
-    record = path.parent / RECORD
-    if not record.is_file():
-        return None
-    try:
-        content = json.loads(readers.read_bytes(record))
-        archive, files = content["archive"], dict(content["files"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{record}: damaged ({error!r}); delete it and fetch the data again") from error
-    known = archive in {download.checksum for download in source.downloads}
-    return str(files[path.name]) if known and path.name in files else None
+    known = f"known are {', '.join(DATASETS)}, or package.module:function"
+    raise ConfigError(f"data.name: unknown data set {name!r}; {f'did you mean {near[0]!r}?' if near else known}")
 
 
 def load(
@@ -289,15 +361,20 @@ def load(
     fraction: float = 1.0,
     test_fraction: float = 1.0,
     orientation: Orientation = "upright",
+    size: tuple[int, int] | None = None,
+    measure: bool = False,
+    args: Mapping[str, Any] | None = None,
 ) -> ImageSet:
     """A data set in memory.
 
-    path: the folder of its files (for "npz": the file); default `cache_folder() / name`.
+    path: the folder of its files (for "npz" and "medmnist": the file); default `cache_folder() / name`.
     fraction, test_fraction: keep this first part of each class, in the order of the files, but at least one image.
     orientation: "raw" leaves the images of EMNIST as its files have them, with rows and columns exchanged.
+    size: height and width to bring all images to.  measure: mean and standard deviation from the training images.
+    args: for a function of the user's own.
 
     `official` is true if every file has its published checksum. synnum is drawn here, and so it always is what it is
-    called. Of a folder or an npz file nobody published a checksum: None.
+    called. Where no checksums are published, as of a user's own data: None.
     """
     source = find_source(name)
     for key, value in (("data.fraction", fraction), ("data.test_fraction", test_fraction)):
@@ -306,67 +383,39 @@ def load(
     if orientation == "raw" and not source.transposed:
         turned = ", ".join(other.name for other in DATASETS.values() if other.transposed)
         raise ConfigError(f"data.orientation: only {turned} has images to turn, {name} is upright; leave it out")
-    if name == "synnum":
-        where = data_folder(name, path)
-        train, test = (
-            synnum.cached(where, 10 * kept(per_class, part), split=split)
-            for split, per_class, part in (
-                ("train", synnum.TRAIN_PER_CLASS, fraction),
-                ("test", synnum.TEST_PER_CLASS, test_fraction),
-            )
+    if orientation == "raw" and size is not None and size[0] != size[1]:
+        raise ConfigError('data.size: with data.orientation = "raw", height and width must be equal')
+    if args and source.read is not _call:
+        raise ConfigError(
+            f"[data.args]: {name} takes none; they are for a function of your own, package.module:function"
         )
-        return ImageSet(name, source.classes, train, test, official=True, available=source.sizes)
-    official: bool | None
-    if source.files:
-        turn = source.transposed and orientation == "upright"
-        classes, train, test, official = _read_published(source, data_folder(name, path), turn=turn)
-    else:
-        classes, train, test = _read_own(name, path)
-        official = None
-    for kind, split in (("training", train), ("test", test)):
-        counts = np.bincount(split.labels, minlength=len(classes))
-        if not counts.all():
-            raise DataError(f"{name}: class {classes[int(counts.argmin())]!r} has no {kind} image; {advice(source)}")
-    available = len(train), len(test)
-    return ImageSet(name, classes, first_part(train, fraction), first_part(test, test_fraction), official, available)
-
-
-def _read_published(source: Source, where: Path, *, turn: bool) -> tuple[tuple[str, ...], Split, Split, bool]:
-    paths = [locate(source, file, where) for file in source.files]
-    missing = [file.name for file, found in zip(source.files, paths, strict=True) if found is None]
-    if missing:
-        raise DataError(f"{where}: lacks {', '.join(missing)}; {advice(source)}")
-    found = [path for path in paths if path is not None]
+    wanted = Wanted(
+        path=path,
+        fraction=fraction,
+        test_fraction=test_fraction,
+        orientation=orientation,
+        size=size,
+        args=args or {},
+    )
     try:
-        official = all(check_file(source, file, where) == "ok" for file in source.files)
-        if source.name == "cifar10":
-            train, test = readers.read_cifar(*found[:5]), readers.read_cifar(found[5])
-        elif source.name == "svhn":
-            train, test = readers.read_svhn(found[0]), readers.read_svhn(found[1])
-        else:
-            train, test = (
-                readers.read_idx_split(images, labels, classes=len(source.classes), transposed=turn)
-                for images, labels in (found[:2], found[2:])
-            )
+        data = source.read(source, wanted)
+        if source.downloads:
+            where = data_folder(name, path)
+            data = replace(data, official=all(check_file(source, file, where) == "ok" for file in source.files))
     except DataError as error:
-        raise DataError(f"{error}; {advice(source)}") from error
-    return source.classes, train, test, official
+        raise DataError(f"{error}; {advice(source)}" if source.files else str(error)) from error
+    if size is not None:
+        data = replace(data, train=_resized(data.train, size), test=_resized(data.test, size))
+    return replace(data, mean=None, std=None) if measure else replace(data, mean=source.mean, std=source.std)
 
 
-def _read_own(name: str, path: Path | None) -> tuple[tuple[str, ...], Split, Split]:
-    if path is None:
-        raise DataError(f"data.path: {name!r} is your own data, say where it is: --set data.path=... (or --path)")
-    path = path.expanduser()
-    return folder.read_folder(path) if name == "folder" else readers.read_npz(path)
-
-
-def advice(source: Source) -> str:
-    if source.downloads:
-        return (
-            f"to download it: fedclass data fetch {source.name}; "
-            "if you have it elsewhere: --set data.path=FOLDER (or --path FOLDER)"
-        )
-    return "add one, or remove the class"
+def _resized(split: Split, size: tuple[int, int]) -> Split:
+    """As prediction does it; what was read from files has the right size already."""
+    if split.images.shape[1:3] == size:
+        return split
+    shape = (*size, split.images.shape[3])
+    images = [fit(as_picture(image, "image"), shape, "image").pixels for image in split.images]
+    return Split(np.array(images, np.uint8).reshape(-1, *shape), split.labels)
 
 
 def kept(count: int, fraction: float) -> int:

@@ -22,7 +22,8 @@ import requests
 import urllib3.exceptions
 from tqdm import tqdm
 
-from fedclass.data.datasets import RECORD, Download, Source, check_file, data_folder, find_source
+from fedclass.data.datasets import find_source
+from fedclass.data.source import RECORD, Download, Source, check_file, data_folder
 from fedclass.errors import ConfigError, DataError
 
 TIMEOUT = (10, 60)  # seconds to connect, and between two pieces
@@ -54,7 +55,7 @@ def fetch(name: str, path: Path | None = None, *, mirror: str | None = None) -> 
 def _nothing_to_fetch(name: str) -> str:
     if name == "synnum":
         return "these digits are drawn, not downloaded; use them right away"
-    return "this is your own data, there is nothing to download; say where it is: --set data.path=..."
+    return "fedclass has no place to download it from; say where your copy is: --set data.path=..."
 
 
 def _is_here(source: Source, download: Download, folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Your own images: a folder per class, in train/ and in test/."""
+"""Images in files: your own, a folder per class in train/ and in test/, and those of Tiny-ImageNet."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,15 +7,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclass.data.images import Split
-from fedclass.data.pictures import DEEP_MODES, eight_bits, read_picture
+from fedclass.data.pictures import fit, read_picture, shape_of
+from fedclass.data.readers import read_bytes
 from fedclass.errors import DataError
 
+Size = tuple[int, int]  # height and width
+OF_WINDOWS = frozenset({"thumbs.db", "desktop.ini"})  # its Explorer puts them beside images
 
-def read_folder(root: Path) -> tuple[tuple[str, ...], Split, Split]:
+
+def passed_over(file: Path) -> bool:
+    """Hidden files (.DS_Store and its like) and what Windows leaves behind."""
+    return file.name.startswith(".") or file.name.lower() in OF_WINDOWS
+
+
+def read_folder(root: Path, *, size: Size | None = None) -> tuple[tuple[str, ...], Split, Split]:
     """Class names (sorted), training and test split of `train/<class>/*` and `test/<class>/*`.
 
-    All images must have one size. If all are gray they keep one channel, otherwise all become RGB. Hidden files
-    (.DS_Store and its like) are passed over; any other file must be an image.
+    Every file must be an image, but for those that are passed over.
     """
     train, test = class_files(root / "train"), class_files(root / "test")
     for name in test:
@@ -26,52 +34,93 @@ def read_folder(root: Path) -> tuple[tuple[str, ...], Split, Split]:
             )
     classes = tuple(train)
     files = [file for split in (train, test) for paths in split.values() for file in paths]
-    images = read_images(files)
-    labels = np.array([classes.index(file.parent.name) for file in files], np.int64)
+    labels = [classes.index(file.parent.name) for file in files]
     border = sum(map(len, train.values()))
-    return classes, Split(images[:border], labels[:border]), Split(images[border:], labels[border:])
+    return classes, *_splits(read_files(files, size=size), labels, border)
 
 
-def class_files(parent: Path, *, complete: bool = True) -> dict[str, list[Path]]:
-    """Class name -> its files, both sorted.  complete: without it, there may be no classes or no images."""
+def class_files(parent: Path) -> dict[str, list[Path]]:
+    """Class name -> its files, both sorted."""
     if not parent.is_dir():
         raise DataError(f"{parent}: no such folder; images belong in train/<class>/ and test/<class>/ below data.path")
-    visible = sorted(entry for entry in parent.iterdir() if not entry.name.startswith("."))
     found: dict[str, list[Path]] = {}
-    for entry in visible:
+    for entry in sorted(entry for entry in parent.iterdir() if not passed_over(entry)):
         if not entry.is_dir():
             raise DataError(f"{entry}: lies beside the class folders; move it into one of them, or away")
-        found[entry.name] = sorted(file for file in entry.iterdir() if not file.name.startswith("."))
-        if complete and not found[entry.name]:
+        found[entry.name] = sorted(file for file in entry.iterdir() if not passed_over(file))
+        if not found[entry.name]:
             raise DataError(f"{entry}: this class has no images; add some, or remove the folder")
-    if complete and not found:
+    if not found:
         raise DataError(f"{parent}: holds no class folders; images belong in {parent.name}/<class>/")
     return found
 
 
-def read_images(files: Sequence[Path]) -> NDArray[np.uint8]:
-    """(N, H, W, C) of at least one file, C = 1 if every picture is gray, else 3."""
-    return stack([read_image(file) for file in files], files)
+def read_files(files: Sequence[Path], *, size: Size | None = None, channels: int | None = None) -> NDArray[np.uint8]:
+    """(N, H, W, C) of at least one file, as prediction reads it.
 
-
-def read_image(file: Path) -> NDArray[np.uint8]:
-    """(H, W) if the file is gray, else (H, W, 3)."""
-    picture = read_picture(file)
-    if picture.mode.startswith(DEEP_MODES):
-        raise DataError(f"{file}: has more than 8 bits per channel ({picture.mode}); save it with 8 bits")
-    return np.asarray(eight_bits(picture, file))
-
-
-def stack(pictures: Sequence[NDArray[np.uint8]], files: Sequence[Path]) -> NDArray[np.uint8]:
-    """(N, H, W, C) of pictures of one size, as read_images does it."""
-    size = pictures[0].shape[:2]
-    channels = 3 if any(picture.ndim == 3 for picture in pictures) else 1
-    images = np.empty((len(pictures), *size, channels), np.uint8)
-    for at, picture in enumerate(pictures):
-        if picture.shape[:2] != size:
+    size: of all images; None: the one that all of them have.  channels: 1 or 3; None: 1 if every picture is gray.
+    """
+    shapes = [shape_of(file) for file in files]
+    if channels is None:
+        channels = max(shape[2] for shape in shapes)
+    height, width = shapes[0][:2] if size is None else size
+    images = np.empty((len(files), height, width, channels), np.uint8)
+    for at, file in enumerate(files):
+        if size is None and shapes[at][:2] != (height, width):
             raise DataError(
-                f"{files[at]}: is {picture.shape[1]}x{picture.shape[0]} pixels, but {files[0]} is "
-                f"{size[1]}x{size[0]}; resize all images to one size"
+                f"{file}: is {shapes[at][1]}x{shapes[at][0]} pixels, but {files[0]} is {width}x{height}; "
+                f"to bring all images to one size: --set data.size={height} (or data.size=[height,width])"
             )
-        images[at] = picture if picture.ndim == 3 else picture[..., None]
+        images[at] = fit(read_picture(file), (height, width, channels), file).pixels
     return images
+
+
+def read_tiny_imagenet(
+    wnids: Path, words: Path, annotations: Path, *, size: Size | None = None
+) -> tuple[tuple[str, ...], Split, Split]:
+    """Class names in the order of wnids.txt, training images and, to test with, the validation images.
+
+    annotations: val/val_annotations.txt. Images are in train/<wnid>/images and val/images, beside these files.
+    """
+    order = _lines(wnids)
+    label_of = {wnid: label for label, wnid in enumerate(order)}
+    files, labels = [], []
+    for wnid, label in label_of.items():
+        folder = wnids.parent / "train" / wnid / "images"
+        if not folder.is_dir():
+            raise DataError(f"{folder}: no such folder, but {wnids.name} names its class")
+        found = sorted(file for file in folder.iterdir() if not passed_over(file))
+        files += found
+        labels += [label] * len(found)
+    border = len(files)
+    for number, line in enumerate(_lines(annotations), start=1):
+        name, _, rest = line.partition("\t")
+        wnid = rest.partition("\t")[0]
+        if wnid not in label_of:
+            raise DataError(f"{annotations}: line {number} names class {wnid!r}, which {wnids.name} does not")
+        files.append(annotations.parent / "images" / name)
+        labels.append(label_of[wnid])
+    return _names(order, words), *_splits(read_files(files, size=size, channels=3), labels, border)
+
+
+def _names(wnids: Sequence[str], words: Path) -> tuple[str, ...]:
+    """The first of a class's words; with its WordNet number where two classes share it, or where it has none."""
+    described = dict(line.split("\t", 1) for line in _lines(words) if "\t" in line)
+    first = [described.get(wnid, "").split(",")[0].strip() for wnid in wnids]
+    return tuple(
+        word if word and first.count(word) == 1 else f"{word} {wnid}".strip()
+        for wnid, word in zip(wnids, first, strict=True)
+    )
+
+
+def _lines(path: Path) -> list[str]:
+    lines = [line.strip() for line in read_bytes(path).decode(errors="replace").splitlines()]
+    found = [line for line in lines if line]
+    if not found:
+        raise DataError(f"{path}: is empty")
+    return found
+
+
+def _splits(images: NDArray[np.uint8], labels: Sequence[int], border: int) -> tuple[Split, Split]:
+    numbers = np.array(labels, np.int64)
+    return Split(images[:border], numbers[:border]), Split(images[border:], numbers[border:])

@@ -1,11 +1,16 @@
 """What a data set is once it is in memory."""
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedclass.errors import DataError
+
+BLOCK = 1024  # images that are looked at together
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,12 +27,16 @@ class Split:
         return len(self.labels)
 
 
+MEAN, STD = (0.5,), (0.5,)  # where nobody says otherwise, pixels in 0..1 become -1..1
+
+
 @dataclass(frozen=True, eq=False)
 class ImageSet:
     """A classification data set.
 
-    official: whether every file had its published checksum; None for a user's own data, of which nothing was published.
+    official: whether every file had its published checksum; None for data of which no checksum was published.
     available: training and test images of the whole data set, if this is a part of it.
+    mean, std: pixels in 0..1 become (x - mean) / std; None: measured on the training images.
     """
 
     name: str
@@ -36,6 +45,18 @@ class ImageSet:
     test: Split
     official: bool | None
     available: tuple[int, int] | None = None
+    mean: tuple[float, ...] | None = MEAN
+    std: tuple[float, ...] | None = STD
+
+    @cached_property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation, one value or one for each channel."""
+        if self.mean is not None and self.std is not None:
+            return self.mean, self.std
+        mean, std = statistics(self.train.images)
+        if min(std) == 0:
+            raise DataError(f"{self.name}: all training images have one brightness; give data.mean and data.std")
+        return mean, std
 
     @cached_property
     def sha256(self) -> str:
@@ -46,3 +67,20 @@ class ImageSet:
             digest.update(np.ascontiguousarray(split.images).data)
             digest.update(np.ascontiguousarray(split.labels).data)
         return digest.hexdigest()
+
+
+def statistics(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of pixels in 0..1, per channel.
+
+    From counts of each grey level, which are whole numbers: the same figures on every machine, in any order.
+    """
+    values = np.arange(256)
+    mean, std = [], []
+    for channel in range(images.shape[3]):
+        counts = np.zeros(256, np.int64)
+        for start in range(0, len(images), BLOCK):
+            counts += np.bincount(images[start : start + BLOCK, ..., channel].ravel(), minlength=256)
+        total, first, second = (int(counts @ values**power) for power in (0, 1, 2))
+        mean.append(first / (255 * total))
+        std.append(math.sqrt(total * second - first**2) / (255 * total))
+    return tuple(mean), tuple(std)

@@ -116,21 +116,30 @@ def herd(features: NDArray[np.float32], count: int, *, unit_means: bool = True) 
     return picked
 
 
-def check_budget(settings: MemorySettings, counts: NDArray[np.int64], task_sizes: tuple[int, ...]) -> None:
-    """Refuse budgets that make no sense before anything is trained. counts: (clients, classes)."""
-    if len(task_sizes) < 2:
-        return
-    before_last = counts[:, : -task_sizes[-1]]
-    most = int(before_last.sum(axis=1).max()), int(before_last.max())
-    for key, budget, limit in (
-        ("per_client", settings.per_client, most[0]),
-        ("per_class", settings.per_class, most[1]),
-    ):
-        if budget is not None and budget > limit:
-            of = "before the last task" if key == "per_client" else "of one class"
-            raise ConfigError(
-                f"[memory] {key} = {budget} is more than any client has (at most {limit} images {of}); lower it"
-            )
+def remarks(
+    settings: MemorySettings,
+    counts: NDArray[np.int64],
+    task_sizes: tuple[int, ...],
+    *,
+    offered: tuple[int, ...] | None = None,
+) -> list[str]:
+    """What may surprise about a budget, as the last task begins: it is a cap. See `planned_by_class`."""
+    if len(task_sizes) < 2 or not settings.keeps:
+        return []
+    found = []
+    had = counts[:, : -task_sizes[-1]]
+    kept = planned_by_class(settings, counts, task_sizes, offered=offered)[-2, :, : had.shape[1]]
+    name = "per_client" if settings.per_class is None else "per_class"
+    budget = f"memory.{name} = {getattr(settings, name)}"
+    if (kept == had).all():
+        found.append(f"{budget} is never reached: every client keeps all its images of earlier tasks")
+    lacking = int(((kept == 0) & (had > 0)).any(axis=1).sum())
+    if lacking:
+        found.append(
+            f"{budget} is less than one exemplar for each class: {lacking} of {len(counts)} clients keep none of some "
+            "class that they have had"
+        )
+    return found
 
 
 def planned(

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from fedclass.errors import DataError
 
 GRAY_MODES = frozenset({"1", "L", "LA"})
 DEEP_MODES = ("I", "F")  # 16 or 32 bits per pixel; Pillow would clip them to 255, not scale them
+QUARTER_TURNED = 5  # Exif's orientations from here on exchange width and height
 SIXTEEN_BITS = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
 
 
@@ -32,12 +33,30 @@ class Fitted:
 
 def read_picture(file: Path) -> Image.Image:
     """The first picture of a file, upright."""
+    with _opened(file) as opened:
+        return upright(opened, file)
+
+
+def shape_of(file: Path) -> tuple[int, int, int]:
+    """(H, W, C) of the picture in a file, upright; of most formats, only the header is read."""
+    with _opened(file) as opened:
+        try:
+            turned = opened.getexif().get(ExifTags.Base.Orientation, 1) >= QUARTER_TURNED
+        except Exception as error:
+            raise _unreadable(file, error) from error
+        width, height = opened.size[::-1] if turned else opened.size
+        gray = opened.mode in GRAY_MODES or opened.mode.startswith(DEEP_MODES)
+        return height, width, 1 if gray else 3
+
+
+def _opened(file: Path) -> Image.Image:
+    if file.exists() and not file.is_file():  # to open a pipe would wait for somebody who writes into it
+        what = "a folder" if file.is_dir() else "no regular file"
+        raise DataError(f"{file}: is {what}, where an image should be; remove it")
     try:
-        opened = Image.open(file)
+        return Image.open(file)
     except Exception as error:  # on damaged files Pillow raises almost anything: RuntimeError, struct.error, ...
         raise _unreadable(file, error) from error
-    with opened:
-        return upright(opened, file)
 
 
 def upright(picture: Image.Image, where: object) -> Image.Image:

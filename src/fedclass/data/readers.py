@@ -17,7 +17,7 @@ from fedclass.data.images import Split
 from fedclass.errors import DataError
 
 CIFAR_SIDE = 32
-CIFAR_RECORD = 1 + 3 * CIFAR_SIDE * CIFAR_SIDE  # one label, then the red, green and blue planes
+CIFAR_PIXELS = 3 * CIFAR_SIDE * CIFAR_SIDE  # the red, green and blue planes
 
 IDX_UINT8 = 0x08  # the only element type these data sets use
 
@@ -45,7 +45,7 @@ def require_readable(path: Path) -> None:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def in_range(labels: NDArray[np.integer], path: Path, *, low: int = 0, high: int) -> NDArray[np.int64]:
+def in_range(labels: NDArray[np.integer], path: object, *, low: int = 0, high: int) -> NDArray[np.int64]:
     """The labels as int64, all of them in low .. high."""
     wrong = (labels < low) | (labels > high)
     if wrong.any():
@@ -54,7 +54,7 @@ def in_range(labels: NDArray[np.integer], path: Path, *, low: int = 0, high: int
     return labels.astype(np.int64)
 
 
-def paired(images: NDArray[np.uint8], labels: NDArray[np.int64], where: Path) -> Split:
+def paired(images: NDArray[np.uint8], labels: NDArray[np.int64], where: object) -> Split:
     if len(images) != len(labels):
         raise DataError(f"{where}: {len(images)} images but {len(labels)} labels")
     return Split(images, labels)
@@ -92,26 +92,30 @@ def read_idx_split(images: Path, labels: Path, *, classes: int, transposed: bool
     return paired(pixels[..., None].copy(), digits, images)  # a copy: bytes from a file are not writable
 
 
-def read_cifar(*paths: Path, classes: int = 10) -> Split:
-    """Batches of CIFAR-10's binary version, one after the other."""
+def read_cifar(*paths: Path, classes: int = 10, labels: int = 1) -> Split:
+    """Batches of CIFAR's binary version, one after the other.
+
+    labels: bytes before the pixels of an image, the last of which is its class; CIFAR-100 has its coarse class first.
+    """
+    size = labels + CIFAR_PIXELS
     records = []
     for path in paths:
         content = read_bytes(path)
-        if not content or len(content) % CIFAR_RECORD:
+        if not content or len(content) % size:
             raise DataError(
-                f"{path}: truncated or not a CIFAR-10 binary batch: "
-                f"{len(content)} bytes is no multiple of {CIFAR_RECORD}"
+                f"{path}: truncated or not a CIFAR-{classes} binary batch: "
+                f"{len(content)} bytes is no multiple of {size}"
             )
-        records.append(np.frombuffer(content, np.uint8).reshape(-1, CIFAR_RECORD))
+        records.append(np.frombuffer(content, np.uint8).reshape(-1, size))
     images = np.empty((sum(map(len, records)), CIFAR_SIDE, CIFAR_SIDE, 3), np.uint8)
-    labels = np.empty(len(images), np.int64)
+    found = np.empty(len(images), np.int64)
     start = 0
     for path, record in zip(paths, records, strict=True):
         part = slice(start, start + len(record))
-        images[part] = record[:, 1:].reshape(-1, 3, CIFAR_SIDE, CIFAR_SIDE).transpose(0, 2, 3, 1)
-        labels[part] = in_range(record[:, 0], path, high=classes - 1)
+        images[part] = record[:, labels:].reshape(-1, 3, CIFAR_SIDE, CIFAR_SIDE).transpose(0, 2, 3, 1)
+        found[part] = in_range(record[:, labels - 1], path, high=classes - 1)
         start = part.stop
-    return Split(images, labels)
+    return Split(images, found)
 
 
 def read_svhn(path: Path) -> Split:
@@ -133,45 +137,80 @@ def read_svhn(path: Path) -> Split:
 
 
 def read_npz(path: Path, *, complete: bool = True) -> tuple[tuple[str, ...], Split, Split]:
-    """Class names, training and test split of an .npz file.
+    """Class names, training and test split of an .npz file; its arrays are those of `from_arrays`.
 
-    x_train, x_test: (N, H, W, C) or (N, H, W) uint8, C = 1 or 3.  y_train, y_test: (N,) integers in 0 .. K-1.
-    classes: K names, optional.  complete: without it, the test split may be missing, and both may be empty.
+    complete: without it, the test split may be missing, and both may be empty.
     """
     arrays = npz_arrays(path)
     if not complete and "x_train" in arrays and not {"x_test", "y_test"} & arrays.keys():
         arrays |= {"x_test": arrays["x_train"][:0], "y_test": np.empty(0, np.int64)}
+    return from_arrays(arrays, path, complete=complete)
+
+
+def from_arrays(
+    arrays: dict[str, NDArray[Any]], where: object, *, complete: bool = True
+) -> tuple[tuple[str, ...], Split, Split]:
+    """Class names, training and test split.
+
+    x_train, x_test: (N, H, W, C) or (N, H, W) uint8, C = 1 or 3.  y_train, y_test: (N,) integers in 0 .. K-1.
+    classes: K names, optional.  complete: without it, both splits may be empty.
+    """
     missing = [name for name in ("x_train", "y_train", "x_test", "y_test") if name not in arrays]
     if missing:
-        raise DataError(f"{path}: lacks {', '.join(missing)}; holds {', '.join(sorted(arrays)) or 'nothing'}")
+        raise DataError(f"{where}: lacks {', '.join(missing)}; holds {', '.join(sorted(arrays)) or 'nothing'}")
     for name in ("y_train", "y_test"):
         labels = arrays[name]
         if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
-            raise DataError(f"{path}: {name} must be (N,) integers, is {labels.shape} {labels.dtype}")
+            raise DataError(f"{where}: {name} must be (N,) integers, is {labels.shape} {labels.dtype}")
         if complete and not len(labels):
-            raise DataError(f"{path}: {name} is empty")
-    for name in ("x_train", "x_test"):
-        images = arrays[name]
-        if images.dtype != np.uint8 or images.ndim not in (3, 4):
-            raise DataError(f"{path}: {name} must be (N, H, W, C) or (N, H, W) uint8, is {images.shape} {images.dtype}")
-        if images.ndim == 3:
-            arrays[name] = images[..., None]
-        elif images.shape[3] not in (1, 3):
-            raise DataError(f"{path}: {name} has {images.shape[3]} channels (last axis of {images.shape}), not 1 or 3")
-    if arrays["x_train"].shape[1:] != arrays["x_test"].shape[1:]:
+            raise DataError(f"{where}: {name} is empty")
+    images = {name: _images(arrays[name], name, where) for name in ("x_train", "x_test")}
+    if images["x_train"].shape[1:] != images["x_test"].shape[1:]:
         raise DataError(
-            f"{path}: x_train has images of {arrays['x_train'].shape[1:]}, x_test of {arrays['x_test'].shape[1:]}"
+            f"{where}: x_train has images of {images['x_train'].shape[1:]}, x_test of {images['x_test'].shape[1:]}"
         )
-    names = class_names(arrays, path)
+    names = class_names(arrays, where)
     train, test = (
-        paired(
-            np.ascontiguousarray(arrays[f"x_{split}"]),
-            in_range(arrays[f"y_{split}"], path, high=len(names) - 1),
-            path,
-        )
+        paired(images[f"x_{split}"], in_range(arrays[f"y_{split}"], where, high=len(names) - 1), where)
         for split in ("train", "test")
     )
     return names, train, test
+
+
+def _images(images: NDArray[Any], name: str, where: object) -> NDArray[np.uint8]:
+    """(N, H, W, C), in one piece that may be written to: torch.from_numpy warns of anything else."""
+    if images.dtype != np.uint8 or images.ndim not in (3, 4):
+        raise DataError(f"{where}: {name} must be (N, H, W, C) or (N, H, W) uint8, is {images.shape} {images.dtype}")
+    if images.ndim == 3:
+        images = images[..., None]
+    elif images.shape[3] not in (1, 3):
+        raise DataError(f"{where}: {name} has {images.shape[3]} channels (last axis of {images.shape}), not 1 or 3")
+    return np.require(images, requirements=["C", "W"])
+
+
+def read_medmnist(path: Path) -> tuple[tuple[str, ...], Split, Split]:
+    """A 2D set of MedMNIST: train_images (N, H, W) or (N, H, W, 3) uint8, train_labels (N, 1), and so for test.
+
+    Its files do not name their classes. Its validation images are not used: `data.validation` holds out others.
+    """
+    arrays = npz_arrays(path)
+    renamed: dict[str, NDArray[Any]] = {}
+    for split in ("train", "test"):
+        images, labels = (arrays.get(f"{split}_{kind}") for kind in ("images", "labels"))
+        if images is None or labels is None:
+            raise DataError(
+                f"{path}: not a file of MedMNIST, which has {split}_images and {split}_labels; "
+                f"holds {', '.join(sorted(arrays)) or 'nothing'}"
+            )
+        if images.ndim > 4 or (images.ndim == 4 and images.shape[3] != 3):
+            raise DataError(f"{path}: {split}_images is {images.shape}; sets in three dimensions cannot be used")
+        if labels.ndim > 1 and labels.shape[1] > 1:
+            raise DataError(
+                f"{path}: has {labels.shape[1]} labels for each image, and one class per image is needed; "
+                "choose a set that is not multi-label"
+            )
+        renamed |= {f"x_{split}": images, f"y_{split}": labels.reshape(len(labels))}
+    return from_arrays(renamed, path)
 
 
 def npz_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -186,9 +225,9 @@ def npz_arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise DataError(f"{path}: damaged, or not an .npz file of plain arrays ({error})") from error
 
 
-def class_names(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[str, ...]:
+def class_names(arrays: dict[str, NDArray[Any]], path: object) -> tuple[str, ...]:
     if "classes" not in arrays:
-        highest, images = int(arrays["y_train"].max(initial=-1)), len(arrays["y_train"])
+        highest, images = max(arrays["y_train"].tolist(), default=-1), len(arrays["y_train"])
         if highest >= images:  # then some class has no image, and their names could fill the memory
             raise DataError(f"{path}: y_train has label {highest}, but only {images} images; labels count from 0")
         return tuple(str(label) for label in range(highest + 1))

@@ -68,8 +68,11 @@ class Stream(Schedule):
         return np.array(rows, np.int64).reshape(len(rows), width)
 
 
-def build_stream(data: ImageSet, stream: StreamSettings, shares: PartitionSettings, *, seed: int) -> Stream:
-    order, sizes = order_and_sizes(stream, len(data.classes), seed)
+def build_stream(
+    data: ImageSet, stream: StreamSettings, shares: PartitionSettings, *, seed: int, order_seed: int | None = None
+) -> Stream:
+    """order_seed: of the class order, if it has another one."""
+    order, sizes = order_and_sizes(stream, len(data.classes), seed if order_seed is None else order_seed)
     number = np.full(len(data.classes), -1, np.int64)
     number[order] = np.arange(len(order))
     targets, test_targets = number[data.train.labels], number[data.test.labels]

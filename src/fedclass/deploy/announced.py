@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedclass.data.images import ImageSet, Split
+from fedclass.data.images import MEAN, STD, ImageSet, Split
 from fedclass.data.memory import planned
 from fedclass.data.schedule import Schedule
 from fedclass.deploy.registry import Registry
@@ -17,7 +17,7 @@ from fedclass.errors import RoundError
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.curriculum import Counts, DataFacts, Tell, Tested, Trial
 from fedclass.experiment.machine import fingerprint
-from fedclass.experiment.setup import exemplars_count, normalisation
+from fedclass.experiment.setup import exemplars_count
 from fedclass.models.incremental import IncrementalModel
 from fedclass.runs.events import Event, SitesKnown, Warned
 from fedclass.wire import Announcement
@@ -66,7 +66,7 @@ class Announced:
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        return normalisation(self.experiment)
+        return self.experiment.data.normalisation or (MEAN, STD)
 
     def build(self) -> IncrementalModel:
         return self.experiment.build(self.image[:2])

@@ -18,7 +18,8 @@ from fedclass.models.incremental import IncrementalModel
 from fedclass.models.weights import flaw
 from fedclass.wire import Job, Phase, Plan, Weights, sha256
 
-TABLES = ("seed", "memory", "model", "train", "optimizer", "server", "method")
+TABLES = ("seed", "seeds", "data", "memory", "model", "train", "optimizer", "server", "method")
+CODE = {"model": "name", "method": "name", "data": "transform"}  # keys that may name code to be imported
 MOST_CLASSES = 100_000
 MOST_TASKS = 10_000
 LONGEST_NAME = 200
@@ -145,13 +146,17 @@ def _experiment(recipe: Mapping[str, Any], settings: SiteSettings) -> Experiment
     odd = [str(key)[:40] for key in recipe if key not in TABLES]
     if odd:
         raise ConfigError(f"the recipe holds {odd[0]!r}; a site takes {', '.join(TABLES)} alone")
-    for key in ("model", "method"):
-        name = recipe[key].get("name", "") if isinstance(recipe.get(key), Mapping) else ""
+    if isinstance(recipe.get("data"), Mapping) and set(recipe["data"]) - {CODE["data"]}:
+        raise ConfigError("of the table data, a site takes transform alone")
+    for table, key in CODE.items():
+        name = recipe[table].get(key, "") if isinstance(recipe.get(table), Mapping) else ""
         if not isinstance(name, str):
-            raise ConfigError(f"the {key}'s name must be text")
-        if ":" in name and name not in settings.allow:
+            raise ConfigError(f"the {table}'s {key} must be text")
+        what = table if key == "name" else key
+        is_code = ":" in name or (name and what == "transform")
+        if is_code and name not in settings.allow:
             raise ConfigError(
-                f"{key} {name[:80]!r} is not among those that this site allows; its owner may add it to allow"
+                f"{what} {name[:80]!r} is not among those that this site allows; its owner may add it to allow"
             )
     made = experiment(dict(recipe), where="recipe")
     return replace(made, train=replace(made.train, device=settings.device))

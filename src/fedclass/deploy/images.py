@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclass.data.folder import read_image, stack
+from fedclass.data.folder import passed_over
 from fedclass.data.images import Split
+from fedclass.data.pictures import eight_bits, read_picture
 from fedclass.data.readers import read_npz
 from fedclass.errors import DataError
 
@@ -68,9 +69,23 @@ def digest(pixels: NDArray[np.uint8]) -> str:
 
 def digests_of(file: Path) -> set[str]:
     """Of a picture in a file: as it is, and as it becomes among pictures in colour."""
-    picture = read_image(file)
+    picture = _read_image(file)
     shapes = [picture] if picture.ndim == 3 else [picture[..., None], np.repeat(picture[..., None], 3, axis=2)]
     return {digest(pixels) for pixels in shapes}
+
+
+def _read_image(file: Path) -> NDArray[np.uint8]:
+    """(H, W) if the file is gray, else (H, W, 3)."""
+    return np.asarray(eight_bits(read_picture(file), file))
+
+
+def _stack(pictures: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """(N, H, W, C) of pictures of one size, C = 1 if every one is gray, else 3."""
+    channels = 3 if any(picture.ndim == 3 for picture in pictures) else 1
+    images = np.empty((len(pictures), *pictures[0].shape[:2], channels), np.uint8)
+    for at, picture in enumerate(pictures):
+        images[at] = picture if picture.ndim == 3 else picture[..., None]
+    return images
 
 
 FEW, LEAST = 5, 2  # images of a class that are held out at least, if there are as many
@@ -138,7 +153,7 @@ def _read_folders(root: Path, skipped: list[str]) -> tuple[tuple[str, ...], Spli
     pictures: dict[Path, NDArray[np.uint8]] = {}
     for file in (file for split in (train, test) for paths in split.values() for file in paths):
         try:
-            pictures[file] = read_image(file)
+            pictures[file] = _read_image(file)
         except DataError as error:
             skipped.append(str(error))
     sizes = Counter(picture.shape[:2] for picture in pictures.values())
@@ -152,7 +167,7 @@ def _read_folders(root: Path, skipped: list[str]) -> tuple[tuple[str, ...], Spli
         for split in (train, test)
     ]
     files = of_split[0] + of_split[1]
-    images = stack([pictures[file] for file in files], files) if files else np.empty((0, 1, 1, 1), np.uint8)
+    images = _stack([pictures[file] for file in files]) if files else np.empty((0, 1, 1, 1), np.uint8)
     label_of = {name: label for label, name in enumerate(classes)}
     labels = np.array([label_of[file.parent.name] for file in files], np.int64)
     border = len(of_split[0])
@@ -161,11 +176,11 @@ def _read_folders(root: Path, skipped: list[str]) -> tuple[tuple[str, ...], Spli
 
 
 def _class_files(parent: Path, skipped: list[str]) -> dict[str, list[Path]]:
-    """Class name -> its files, both sorted; hidden ones are passed over."""
+    """Class name -> its files, both sorted."""
     found: dict[str, list[Path]] = {}
-    for entry in sorted(entry for entry in parent.iterdir() if not entry.name.startswith(".")):
+    for entry in sorted(entry for entry in parent.iterdir() if not passed_over(entry)):
         if entry.is_dir():
-            found[entry.name] = sorted(file for file in entry.iterdir() if not file.name.startswith("."))
+            found[entry.name] = sorted(file for file in entry.iterdir() if not passed_over(file))
         else:
             skipped.append(f"{entry}: lies beside the class folders; move it into one of them, or away")
     return found

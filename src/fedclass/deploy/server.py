@@ -20,7 +20,7 @@ from fedclass.engines.flower.exchange import Line
 from fedclass.engines.flower.roster import Roster
 from fedclass.errors import ConfigError, RunError
 from fedclass.experiment.checkpoint import Checkpoints
-from fedclass.experiment.config import DataSettings, Experiment, load, read_table
+from fedclass.experiment.config import MEASURED, DataSettings, Experiment, load, read_table
 from fedclass.experiment.curriculum import Curriculum
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import prepare
@@ -30,7 +30,8 @@ from fedclass.wire import Plan
 
 CLIP_NORM = 2.0  # where the recipe does not say: sites are strangers, clients of a simulation are not
 ANNOUNCING = 300.0  # seconds for a site to say what it holds: one that hangs must not keep the others waiting
-SENT = ("seed", "memory", "model", "train", "optimizer", "server", "method")  # tables of a recipe that sites are told
+# Tables of a recipe that sites are told whole.
+SENT = ("seed", "memory", "model", "train", "optimizer", "server", "method")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +84,8 @@ class ServerSettings:
             )
         if made.aggregation.clip_norm is None and self.classes_from == "sites":
             made = replace(made, aggregation=replace(made.aggregation, clip_norm=CLIP_NORM))
+        if made.data.mean == MEASURED and self.classes_from == "sites":
+            raise ConfigError("data.mean: nobody sees the images of all sites; give numbers for data.mean and data.std")
         return made
 
     @property
@@ -146,7 +149,9 @@ def _curriculum(
         roster.wait_for(settings.min_sites, seconds=settings.wait_seconds)
         return setup, "site-{:03d}".format
     path = Path(settings.test_data).expanduser() if settings.test_data else None
-    data = DataSettings(name="npz" if path is not None and path.suffix == ".npz" else "folder", path=str(path or ""))
+    name = "npz" if path is not None and path.suffix == ".npz" else "folder"
+    given = experiment.data
+    data = DataSettings(name=name, path=str(path or ""), mean=given.mean, std=given.std, transform=given.transform)
     here = _test_images(data) if path is not None and settings.test_at != "sites" else None
     announced = Announced(replace(experiment, data=data), here, roster, settings.rules, root)
     announced.restore(_found_out(root))
@@ -169,12 +174,20 @@ def _test_images(data: DataSettings) -> ImageSet:
     return replace(found, train=Split(found.train.images[:0], found.train.labels[:0]))
 
 
+def told(experiment: Experiment) -> dict[str, Any]:
+    """The part of a recipe that sites need to do what clients of a simulation would do."""
+    tables, transform = experiment.to_tables(), experiment.data.transform
+    sent = {name: tables[name] for name in SENT}
+    sent |= {"seeds": tables["seeds"]} if tables["seeds"] else {}
+    return sent | ({"data": {"transform": transform}} if transform else {})
+
+
 def _plan(curriculum: Curriculum, federation: str, task: int, teacher: str | None, broadcast: str | None) -> Plan:
-    schedule, tables = curriculum.schedule, curriculum.experiment.to_tables()
+    schedule = curriculum.schedule
     mean, std = curriculum.normalisation
     return Plan(
         federation=federation,
-        recipe={name: tables[name] for name in SENT},
+        recipe=told(curriculum.experiment),
         mean=tuple(mean),
         std=tuple(std),
         image=curriculum.image,

@@ -21,8 +21,8 @@ class SiteSettings:
     store: where exemplars and the like are kept.  announce: what the server is told of classes: their names, also the
     numbers of images to the nearest ten (at least ten), or exactly.  holdout: the share of training images that are
     only tested with, if there is no test split.  evaluate: whether to test models for the server at all.  device:
-    "cpu", "cuda", or "auto".  allow: models and methods, package.module:name, that the server may name besides those
-    that come along.
+    "cpu", "cuda", or "auto".  allow: models, methods and transforms, package.module:name, that the server may name
+    besides those that come along.
 
     Limits that the owner sets, whatever the recipe says: max_exemplars: kept in all; none: as the recipe says.
     retention_days: after which exemplars are deleted; 0: never.  min_images: in an update, if there are fewer none is

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedclass.data.batches import find_transform
 from fedclass.data.images import Split
 from fedclass.data.memory import Exemplars, MemorySettings
 from fedclass.data.partition import Index
@@ -204,7 +205,8 @@ class Site:
             normalisation=(plan.mean, plan.std),
             build=accepted.build,
             store=SiteStore(begun, keep),
-            seed=made.seed,
+            seed=made.seed_of("training"),
+            transform=find_transform(made.data.transform),
         )
         update = client.run(job)
         self._check_size(update, job, made, folder)
@@ -274,7 +276,8 @@ class Site:
             with failures_named(job):
                 model = accepted.build().to(chosen_device(made.train.device))
                 model.load(job.weights)
-                seed_streams(made.seed, "user code", "evaluate", "client", job.client, "task", job.task)
+                seed = made.seed_of("training")
+                seed_streams(seed, "user code", "evaluate", "client", job.client, "task", job.task)
                 counts = confusion(model, made.method, job.broadcast, test, (plan.mean, plan.std))
         return Update(
             client=job.client,

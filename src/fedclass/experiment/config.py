@@ -16,11 +16,11 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
-from fedclass.data.datasets import Orientation
 from fedclass.data.memory import MemorySettings
 from fedclass.data.partition import PartitionSettings
 from fedclass.data.paths import absolute
 from fedclass.data.schedule import StreamSettings
+from fedclass.data.source import Orientation
 from fedclass.errors import ConfigError
 from fedclass.federation.aggregation import AggregationSettings
 from fedclass.federation.client import TrainSettings
@@ -29,17 +29,21 @@ from fedclass.federation.server_optimizer import ServerSettings
 from fedclass.methods import METHODS, Method
 from fedclass.methods.base import parameters
 from fedclass.methods.declare import check_declared
-from fedclass.models.build import build_model, imported
+from fedclass.models.build import build_model
 from fedclass.models.head import HeadInit
 from fedclass.models.incremental import IncrementalModel
 from fedclass.runs.moved import MOVED, relocated
+from fedclass.usercode import imported
+
+MEASURED = "measured"
+LARGEST_SIDE = 4096  # pixels
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
     """Table [data]."""
 
-    name: Annotated[str, Field(description="a data set of `fedclass data list`")] = "synnum"
+    name: Annotated[str, Field(description="a data set of `fedclass data list`, or package.module:function")] = "synnum"
     path: Annotated[str, Field(description="where its files are; empty: the cache folder")] = ""
     fraction: Annotated[float, Field(gt=0, le=1, description="first part of each class to train on")] = 1.0
     test_fraction: Annotated[float, Field(gt=0, le=1, description="first part of each class to test on")] = 1.0
@@ -49,9 +53,55 @@ class DataSettings:
     validation: Annotated[
         float, Field(ge=0, lt=1, description="share of each client's training images to choose by, not to train on")
     ] = 0.0
+    size: Annotated[
+        int | list[int] | None, Field(description="side of all images, or [height, width]; default: the size they have")
+    ] = None
+    mean: Annotated[
+        Literal["measured"] | list[float] | None,
+        Field(description='of pixels in 0..1, one value or three; or "measured" on the training images'),
+    ] = None
+    std: Annotated[Literal["measured"] | list[float] | None, Field(description="their standard deviation, as mean")] = (
+        None
+    )
+    args: Annotated[dict[str, Any] | None, Field(description="what a function of your own is called with")] = None
+    transform: Annotated[
+        str | None, Field(description="package.module:function that changes batches of training images at random")
+    ] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute(self.path, where="[data] path"))
+        self._check_size()
+        self._check_normalisation()
+
+    def _check_size(self) -> None:
+        sides = [self.size] if isinstance(self.size, int) else self.size
+        if sides is not None and (len(sides) not in (1, 2) or not 0 < min(sides) <= max(sides) <= LARGEST_SIDE):
+            raise ConfigError(f"[data] size = {self.size}: write a number up to {LARGEST_SIDE}, or [height, width]")
+
+    def _check_normalisation(self) -> None:
+        if (self.mean is None) != (self.std is None) or (self.mean == MEASURED) != (self.std == MEASURED):
+            raise ConfigError('[data] mean and std belong together: give numbers for both, or "measured" for both')
+        if self.normalisation is None:
+            return
+        mean, std = self.normalisation
+        if len(mean) != len(std) or len(mean) not in (1, 3):
+            raise ConfigError("[data] mean and std: give each one value, or each three, for red, green and blue")
+        if not all(0 <= value <= 1 for value in mean) or not all(0 < value <= 1 for value in std):
+            raise ConfigError("[data] mean must be in [0, 1] and std in (0, 1]: pixels count from 0 to 1 here")
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """Height and width, if given."""
+        if self.size is None:
+            return None
+        return (self.size, self.size) if isinstance(self.size, int) else (self.size[0], self.size[-1])
+
+    @property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Mean and standard deviation, if given."""
+        if not isinstance(self.mean, list) or not isinstance(self.std, list):
+            return None
+        return tuple(self.mean), tuple(self.std)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +126,21 @@ class ModelSettings:
             raise ConfigError("[model.args]: numbers must be finite") from error
 
 
+Purpose = Literal["initialisation", "partition", "class_order", "training"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedSettings:
+    """Table [seeds]: seeds for parts of an experiment. What is not given has the recipe's seed."""
+
+    initialisation: Annotated[int | None, Field(ge=0, description="of the model and of new classes")] = None
+    partition: Annotated[int | None, Field(ge=0, description="who holds, and holds out, which images")] = None
+    class_order: Annotated[int | None, Field(ge=0, description="which classes come first")] = None
+    training: Annotated[
+        int | None, Field(ge=0, description="batches, random changes, clients asked, exemplars, the method's own")
+    ] = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
     """Table [evaluation]. The global model is always tested at the end of a task."""
@@ -88,6 +153,7 @@ class Experiment:
     """All that determines a run."""
 
     seed: int = 0
+    seeds: SeedSettings = field(default_factory=SeedSettings)
     data: DataSettings = field(default_factory=DataSettings)
     stream: StreamSettings = field(default_factory=StreamSettings)
     partition: PartitionSettings = field(default_factory=PartitionSettings)
@@ -111,13 +177,17 @@ class Experiment:
                 "optimizer.name=sgd, optimizer.clip=0 and optimizer.head_rate=1, or choose another method"
             )
 
+    def seed_of(self, purpose: Purpose) -> int:
+        own: int | None = getattr(self.seeds, purpose)
+        return self.seed if own is None else own
+
     def build(self, image_size: tuple[int, int]) -> IncrementalModel:
         """The model, with no classes yet. image_size: height and width."""
         return build_model(
             self.model.name,
             norm=self.model.norm,
             image_size=image_size,
-            seed=self.seed,
+            seed=self.seed_of("initialisation"),
             head_init=self.model.head_init,
             head_bias=self.method.declare().head_bias,
             args=self.model.args,
@@ -135,6 +205,7 @@ class Experiment:
 
 
 SECTIONS: dict[str, type[Any]] = {
+    "seeds": SeedSettings,
     "data": DataSettings,
     "stream": StreamSettings,
     "partition": PartitionSettings,
@@ -326,8 +397,7 @@ def _override(table: Table, override: str) -> None:
         _hint(f"--set {key}: is now {MOVED[key]}")
         key = MOVED[key]
     parts = key.split(".")
-    of_builder = parts[:2] == ["model", "args"] and len(parts) == 3
-    if not equals or not all(parts) or (len(parts) > 2 and not of_builder):
+    if not equals or not all(parts) or len(parts) > 3 or (len(parts) == 3 and parts[1] != "args"):
         raise ConfigError(f"--set {override}: write it as table.key=value, such as train.rounds=2")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
@@ -336,12 +406,12 @@ def _override(table: Table, override: str) -> None:
     if len(parts) == 1:
         table[parts[0]] = value
         return
-    section, name = parts[0], parts[-1]
-    inner = table.setdefault(section, {})
-    if of_builder and isinstance(inner, dict):
-        inner = inner.setdefault("args", {})
-    if not isinstance(inner, dict):
-        raise ConfigError(f"--set {override}: {'.'.join(parts[:-1])} is not a table")
+    *sections, name = parts
+    section, inner = sections[0], table
+    for at, part in enumerate(sections):
+        inner = inner.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"--set {override}: {'.'.join(sections[: at + 1])} is not a table")
     if section == "memory" and name in ("per_client", "per_class"):
         inner.pop("per_client", None)  # the two exclude each other: the last one given counts
         inner.pop("per_class", None)

@@ -11,6 +11,7 @@ from fedclass.errors import ConfigError
 from fedclass.experiment.config import Experiment, load
 from fedclass.methods import METHODS
 
+MOST_SEEDS = 1000  # in a range; more is a slip of the keyboard
 PART = re.compile(r'(?:\[[^]]*\]|\{[^}]*\}|"[^"]*"|[^,])+')  # what stands between commas; brackets and quotes bind
 
 
@@ -79,10 +80,17 @@ def read_sweep(settings: Sequence[str], *, method: str | None = None) -> list[Ch
 
 
 def read_seeds(text: str) -> list[int]:
-    try:
-        seeds = [int(seed) for seed in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"--seeds {text}: write whole numbers with commas between them, such as 0,1,2") from None
+    """0,1,2 or 0-2 or 0-2,7."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
+        if found is None:
+            raise ConfigError(f"--seeds {text}: write whole numbers from 0 on, such as 0,1,2 or 0-4")
+        first = int(found[1])
+        last = first if found[2] is None else int(found[2])
+        if not first <= last < first + MOST_SEEDS:
+            raise ConfigError(f"--seeds {text}: {part.strip()} must rise, and hold at most {MOST_SEEDS} seeds")
+        seeds += range(first, last + 1)
     if len(set(seeds)) < len(seeds):
         raise ConfigError(f"--seeds {text}: each may be named once only")
     return seeds

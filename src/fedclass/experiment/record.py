@@ -213,6 +213,8 @@ def introduction(curriculum: Curriculum, engine: str) -> Iterator[Event]:
     if facts.official is False:
         message = f"{facts.name}: the files do not have the published checksums; these are not results on {facts.name}"
         yield Warned(message=message)
+    for remark in facts.remarks:
+        yield Warned(message=remark)
 
 
 def summarised(curriculum: Curriculum, state: State, model: Tensors, engine: str) -> dict[str, Any]:

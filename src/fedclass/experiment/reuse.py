@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedclass.data.datasets import cache_folder
+from fedclass.data.source import cache_folder
 from fedclass.errors import RunError
 from fedclass.experiment.checkpoint import Checkpoints, State
 from fedclass.experiment.machine import fingerprint

@@ -116,7 +116,7 @@ class Run:
 
     def _seed(self, hook: str, *where: int) -> None:
         """Before the user's code runs here."""
-        seed_streams(self.experiment.seed, "user code", "server", hook, *where)
+        seed_streams(self.experiment.seed_of("training"), "user code", "server", hook, *where)
 
     def _seconds(self) -> float:
         """Since the run began, without the time it was stopped."""
@@ -155,7 +155,7 @@ class Run:
         if state.last is not None:
             self.model.load(state.last)
         before = self.model.classes
-        self.model.grow_to(self.schedule.classes_until(task), seed=self.experiment.seed)
+        self.model.grow_to(self.schedule.classes_until(task), seed=self.experiment.seed_of("initialisation"))
         own = grown(state.method, self.declared.server, self.model, before)
         moments = grown(state.optimizer, self.experiment.server.declare(), self.model, before)
         weights = self.model.weights()
@@ -235,7 +235,7 @@ class Run:
     def _sample(self, state: State) -> list[int]:
         """The clients to ask."""
         clients = self.curriculum.learners(state.task, self.tell)
-        wanted, seed = self.experiment.server.participation, self.experiment.seed
+        wanted, seed = self.experiment.server.participation, self.experiment.seed_of("training")
         return sample(clients, participation=wanted, seed=seed, task=state.task, round=state.round)
 
     def _dispatch(self, state: State, asked: Sequence[int], phases: dict[str, float]) -> "Answers":
@@ -313,7 +313,7 @@ class Run:
 
         def build() -> IncrementalModel:
             model = self.curriculum.build().to(self.model.device)
-            model.grow_to(new.stop, seed=self.experiment.seed)
+            model.grow_to(new.stop, seed=self.experiment.seed_of("initialisation"))
             return model
 
         return ServerContext(
@@ -325,7 +325,7 @@ class Run:
             clients=len(self.curriculum.everyone()),
             weights=weights,
             state={name: own[name] for name in self.declared.server if name in own},  # in the declared order
-            generator=generator(self.experiment.seed, "server", "task", task, "round", round),
+            generator=generator(self.experiment.seed_of("training"), "server", "task", task, "round", round),
             device=self.model.device,
             build=build,
             mean=Aggregation(self.experiment.aggregation, weights, self.curriculum),

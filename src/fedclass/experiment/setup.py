@@ -1,6 +1,7 @@
 """From a recipe to things that exist: data found and hashed, partition drawn, model built. No training yet."""
 
 import hashlib
+import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,19 +10,21 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedclass.data.batches import find_transform, transformed
 from fedclass.data.coverage import coverage
-from fedclass.data.datasets import DATASETS, load
+from fedclass.data.datasets import load
 from fedclass.data.images import Split
-from fedclass.data.memory import check_budget, check_fewest, planned
+from fedclass.data.memory import check_fewest, planned, remarks
 from fedclass.data.schedule import Schedule
 from fedclass.data.stream import Stream, build_stream
 from fedclass.data.validation import hold_out
-from fedclass.errors import ConfigError
-from fedclass.experiment.config import Experiment
+from fedclass.errors import ConfigError, FedclassError
+from fedclass.experiment.config import MEASURED, Experiment
 from fedclass.experiment.curriculum import DataFacts, Tell, Tested, Trial
 from fedclass.federation.client import Client, chosen_device
 from fedclass.federation.store import ClientStore
 from fedclass.models.incremental import IncrementalModel
+from fedclass.rng import generator, streams_restored
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Setup:
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        return normalisation(self.experiment)
+        return self.experiment.data.normalisation or self.stream.data.normalisation
 
     def build(self) -> IncrementalModel:
         return self.experiment.build(self.image[:2])
@@ -55,7 +58,8 @@ class Setup:
             normalisation=self.normalisation,
             build=self.build,
             store=store,
-            seed=e.seed,
+            seed=e.seed_of("training"),
+            transform=find_transform(e.data.transform),
         )
 
     # The curriculum: see there.
@@ -82,6 +86,7 @@ class Setup:
             exemplars=exemplars.sum(axis=0).tolist(),
             partition_sha256=shares_sha256(self) if e.partition.kind == "file" else None,
             coverage=coverage(stream),
+            remarks=remarks(e.memory, counts, stream.task_sizes, offered=stream.offered),
         )
 
     def begin(self, task: int, tell: Tell) -> bool:  # noqa: ARG002
@@ -115,12 +120,6 @@ class Setup:
         return self.stream.validation
 
 
-def normalisation(experiment: Experiment) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel."""
-    source = DATASETS[experiment.data.name]
-    return source.mean, source.std
-
-
 def exemplars_count(experiment: Experiment) -> bool:
     """Whether a client that has exemplars and no new data has something to learn from."""
     return experiment.server.weighting == "with-exemplars" and experiment.memory.keeps
@@ -143,10 +142,13 @@ def prepare(experiment: Experiment) -> Setup:
         fraction=experiment.data.fraction,
         test_fraction=experiment.data.test_fraction,
         orientation=experiment.data.orientation,
+        size=experiment.data.image_size,
+        measure=experiment.data.mean == MEASURED,
+        args=experiment.data.args,
     )
-    stream = build_stream(data, experiment.stream, experiment.partition, seed=experiment.seed)
-    stream = hold_out(stream, experiment.data.validation, seed=experiment.seed)
-    check_budget(experiment.memory, stream.counts(), stream.task_sizes)
+    seed, order_seed = experiment.seed_of("partition"), experiment.seed_of("class_order")
+    stream = build_stream(data, experiment.stream, experiment.partition, seed=seed, order_seed=order_seed)
+    stream = hold_out(stream, experiment.data.validation, seed=seed)
     check_fewest(
         experiment.memory,
         stream.counts(),
@@ -158,7 +160,28 @@ def prepare(experiment: Experiment) -> Setup:
     )
     setup = Setup(experiment, stream)
     setup.build()
+    _check_transform(setup)
     return setup
+
+
+def _check_transform(setup: Setup) -> None:
+    """Show it two images."""
+    name = setup.experiment.data.transform
+    transform = find_transform(name)
+    if transform is None:
+        return
+    images = torch.from_numpy(setup.stream.data.train.images[:2].copy())
+    try:
+        with streams_restored():
+            transformed(images, generator(0, "transform"), transform)
+    except FedclassError:
+        raise
+    except Exception as error:  # it is the user's code: anything may come out of it
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
+        raise ConfigError(
+            f"[data] transform: {name!r} cannot take {tuple(images.shape)} uint8 images: {reason}"
+        ) from error
 
 
 def shares_sha256(setup: Setup, classes: int | None = None) -> str:

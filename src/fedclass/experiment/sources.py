@@ -1,10 +1,10 @@
 """The code and files that a result depends on, besides recipe and data, by their SHA-256.
 
-All of fedclass that can change a result, and of a user's own method or backbone all modules that its import statements
-lead to, up to the standard library and installed packages. Files that such code opens are found by watching it: while
-it is imported and builds the model, and then in training, after which it is too late to look for a run with the same
-ones. Where something may be missed there is a doubt, and a run with doubts takes no tasks from other runs and keeps
-none for them.
+All of fedclass that can change a result, and of a user's own method, backbone, data set or transform all modules that
+its import statements lead to, up to the standard library and installed packages. Files that such code opens are found
+by watching it: while it is imported and builds the model, and then in training, after which it is too late to look for
+a run with the same ones; images are known by their own hash. Where something may be missed there is a doubt, and a run
+with doubts takes no tasks from other runs and keeps none for them.
 """
 
 import ast
@@ -82,9 +82,12 @@ def of_code(experiment: Experiment) -> Sources:
     own_model = ":" in experiment.model.name
     classes = [kind for kind in type(experiment.method).__mro__ if not _is_ours_or_python(kind.__module__)]
     doubts += [f"{kind.__qualname__} is not in its module under this name" for kind in classes if _stray(kind)]
-    of_method = _reached(kind.__module__ for kind in classes)
+    transform = experiment.data.transform
+    in_training = [kind.__module__ for kind in classes] + ([transform.partition(":")[0]] if transform else [])
+    of_method = _reached(in_training)
     of_model = _reached([experiment.model.name.partition(":")[0]] if own_model else [])
-    modules = {module.name: module for module in [*of_method, *of_model]}
+    of_data = _reached([experiment.data.name.partition(":")[0]] if ":" in experiment.data.name else [])
+    modules = {module.name: module for module in [*of_method, *of_model, *of_data]}
     for name, module in modules.items():
         files[module.label] = module.digest
         doubts += module.doubts(in_functions=module in of_method)

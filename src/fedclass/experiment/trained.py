@@ -25,8 +25,9 @@ from torch import Tensor, nn
 import fedclass
 from fedclass import metrics
 from fedclass.data import datasets
+from fedclass.data.folder import class_files
 from fedclass.data.images import ImageSet
-from fedclass.data.pictures import Fitted, as_picture, fit, read_picture, upright
+from fedclass.data.pictures import Fitted, as_picture, fit, read_picture, shape_of, upright
 from fedclass.errors import ConfigError, DataError, RunError
 from fedclass.experiment.config import ModelSettings, experiment
 from fedclass.experiment.curriculum import Curriculum
@@ -176,10 +177,10 @@ class TrainedModel:
     def evaluate(self, dataset: str | Path, *, path: Path | str | None = None, fraction: float = 1.0) -> Evaluation:
         """Test the model on a data set's test images.
 
-        dataset: a name of `fedclass data list` (path: where its files are), or a folder with train/<class>/ and
-        test/<class>/, or an .npz file.  fraction: the first part of each class to test on.
+        dataset: a name of `fedclass data list` (path: where its files are), package.module:function, a folder with
+        train/<class>/ and test/<class>/, or an .npz file.  fraction: the first part of each class to test on.
         """
-        data = _dataset(dataset, path, fraction)
+        data, resized_from = _dataset(dataset, path, fraction, self.description.image[:2])
         rows = np.array([self.classes.index(name) if name in self.classes else -1 for name in data.classes])
         truth = rows[data.test.labels]
         known = truth >= 0
@@ -206,7 +207,7 @@ class TrainedModel:
             images_per_class={self.classes[i]: int(confusion[i].sum()) for i in present},
             unknown={name: int((data.test.labels == data.classes.index(name)).sum()) for name in left_out},
             missing=[name for i, name in enumerate(self.classes) if i not in present],
-            resized_from=fitted[0].resized_from,
+            resized_from=resized_from or fitted[0].resized_from,
             converted_from=fitted[0].converted_from,
         )
 
@@ -260,7 +261,7 @@ def load_model(run: Path | str) -> TrainedModel:
     where = f"{directory.model}"
     recipe = experiment({"model": asdict(description.model), "method": description.method}, where=where)
     model = recipe.build(description.image[:2])
-    model.grow_to(len(classes), seed=recipe.seed)
+    model.grow_to(len(classes), seed=recipe.seed_of("initialisation"))
     weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(EXTRAS)}
     problem = flaw({name: tensor for name, tensor in weights.items() if name not in model.frozen}, model.packed)
     try:
@@ -309,16 +310,26 @@ def _read_classes(path: Path) -> tuple[str, ...]:
         raise RunError(f"{path}: is damaged; it must be a JSON list of class names") from error
 
 
-def _dataset(dataset: str | Path, path: Path | str | None, fraction: float) -> ImageSet:
+def _dataset(
+    dataset: str | Path, path: Path | str | None, fraction: float, size: tuple[int, int]
+) -> tuple[ImageSet, tuple[int, int] | None]:
+    """The data set, and (width, height) of a folder's first test image if that is not `size`.
+
+    A folder's images may have any sizes: they are brought to the model's as they are read.
+    """
     own = Path(dataset).expanduser()
-    if dataset in datasets.DATASETS:
+    if dataset in datasets.DATASETS or ":" in str(dataset):
         name, where = str(dataset), None if path is None else Path(path)
     elif path is None and own.exists():
         name, where = "folder" if own.is_dir() else "npz", own
     else:
         known = ", ".join(datasets.DATASETS)
         raise ConfigError(f"{dataset}: neither a known data set ({known}) nor, without --path, a folder or .npz file")
-    return datasets.load(name, path=where, fraction=TEST_ONLY, test_fraction=fraction)
+    if name != "folder" or where is None:
+        return datasets.load(name, path=where, fraction=TEST_ONLY, test_fraction=fraction), None
+    data = datasets.load(name, path=where, fraction=TEST_ONLY, test_fraction=fraction, size=size)
+    height, width, _ = shape_of(next(iter(class_files(where / "test").values()))[0])
+    return data, None if (height, width) == size else (width, height)
 
 
 def _some(names: tuple[str, ...]) -> str:

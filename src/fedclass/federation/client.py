@@ -5,8 +5,9 @@ import math
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedclass.data.batches import as_input, crop_and_flip, cut_out, normalise
+from fedclass.data.batches import Augment, Transform, as_input, normalise, varied
 from fedclass.data.images import Split
 from fedclass.data.memory import HERDING, Exemplars, MemorySettings, herd, remember
 from fedclass.data.partition import Index
@@ -40,9 +41,7 @@ class TrainSettings:
     rounds: Annotated[int, Field(ge=1, description="rounds per task")] = 10
     local_epochs: Annotated[int, Field(ge=1, description="passes over a client's data in a round")] = 2
     batch_size: Annotated[int, Field(ge=1, le=2**31, description="images per step")] = 32
-    augment: Annotated[Literal["none", "crop-flip-cutout"], Field(description="random changes to training images")] = (
-        "none"
-    )
+    augment: Annotated[Augment, Field(description="random changes to training images")] = "none"
     device: Annotated[str, Field(description='"cpu", "cuda", or "auto": a GPU if there is one')] = "auto"
 
 
@@ -113,6 +112,7 @@ class Client:
         build: Callable[[], IncrementalModel],
         store: ClientStore,
         seed: int,
+        transform: Transform | None = None,
     ) -> None:
         self.stream, self.method, self.train, self.store, self.seed = stream, method, train, store, seed
         self.optimizer, self.weighting = optimizer, weighting
@@ -120,7 +120,8 @@ class Client:
         self.memory = replace(memory, select=self.declared.select or memory.select)
         self.device = chosen_device(train.device)
         self.model = build().to(self.device)
-        self.normalisation = self.model.normalisation or normalisation
+        self.normalisation, self.transform = self.model.normalisation or normalisation, transform
+        self._vary = partial(varied, augment=train.augment, transform=transform, normalisation=self.normalisation)
         self.teacher = build().to(self.device).eval() if self.declared.teacher else None
         self._images = torch.from_numpy(stream.train.images)
         self._targets = torch.from_numpy(stream.train.labels)
@@ -259,17 +260,13 @@ class Client:
             return  # torch would split no images into one empty batch
         rng = generator(self.seed, "client", job.client, "task", job.task, "round", job.round)
         images, targets = torch.from_numpy(index), self._targets[torch.from_numpy(index)]
-        augment = self.train.augment != "none"
-        prepared = None if augment else self._normalised(images)
+        vary = self.train.augment != "none" or self.transform is not None
+        prepared = None if vary else self._normalised(images)
         logits = self._teacher_logits(job, prepared)
         self._seed(job)
         for _ in range(self.train.local_epochs):
             for chosen in torch.randperm(len(index), generator=rng).split(self.train.batch_size):
-                if prepared is None:
-                    varied = crop_and_flip(self._images[images[chosen]], rng)
-                    inputs = cut_out(normalise(varied, *self.normalisation), rng)
-                else:
-                    inputs = prepared[chosen]
+                inputs = self._vary(self._images[images[chosen]], rng) if prepared is None else prepared[chosen]
                 inputs = as_input(inputs).to(self.device)
                 previous: Tensor | None = None
                 if logits is not None:

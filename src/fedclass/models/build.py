@@ -1,7 +1,6 @@
 """From a name in a recipe to a model."""
 
 import difflib
-import importlib
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -15,19 +14,7 @@ from fedclass.models.head import HeadInit
 from fedclass.models.incremental import IncrementalModel, Normalisation
 from fedclass.models.resnet import BACKBONES, Norm
 from fedclass.rng import seed_streams, streams_restored
-from fedclass.usercode import watching
-
-
-def imported(path: str, *, where: str) -> object:
-    """The object behind `package.module:name`."""
-    module_name, _, name = path.partition(":")
-    try:
-        with watching():
-            return getattr(importlib.import_module(module_name), name)
-    except Exception as error:  # it is the user's module: anything may come out of it
-        raise ConfigError(
-            f"{where}: cannot import {path!r} ({error}); it must read package.module:name, importable from here"
-        ) from error
+from fedclass.usercode import imported, watching
 
 
 def _backbone(name: str, norm: Norm, args: Mapping[str, Any]) -> nn.Module:
