@@ -186,6 +186,15 @@ def glfc_loss(current: Rows, previous: Rows | None, labels: Sequence[int], learn
     return 0.5 * compensated + 0.5 * relation_distillation(current, previous, labels)
 
 
+def teacher_divergence(current: Rows, previous: Rows, temperature: float) -> float:
+    """FedGKD's term: T^2 * KL(teacher || student) over the classes that the teacher knows."""
+    values = []
+    for student, teacher in zip(current, previous, strict=True):
+        q, p = softmax(teacher, temperature), softmax(student[: len(teacher)], temperature)
+        values.append(temperature * temperature * divergence(q, p))
+    return mean(values)
+
+
 def stored_logits_error(current: Rows, stored: Rows) -> float:
     """DER++'s term (Buzzega et al., 2020, Eq. 6), over the classes that were known when logits were stored."""
     gaps = [(row[j] - kept[j]) ** 2 for row, kept in zip(current, stored, strict=True) for j in range(len(kept))]

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from fedclass.data import datasets
 from fedclass.data.images import ImageSet
+from fedclass.deploy.check import check_replay
 from fedclass.deploy.course import Rules, SitesCourse
 from fedclass.engines.flower.engine import Flower
 from fedclass.engines.flower.exchange import Line
@@ -80,6 +81,7 @@ class ServerSettings:
             raise ConfigError(
                 "data.validation: sites hold out images of their own (holdout in a site's file); leave it out"
             )
+        check_replay(made)
         return made
 
     @property

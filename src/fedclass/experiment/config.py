@@ -5,7 +5,7 @@ import inspect
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,7 +22,7 @@ from fedclass.errors import ConfigError
 from fedclass.federation.client import TrainSettings
 from fedclass.federation.server_optimizer import ServerSettings
 from fedclass.methods import METHODS, Method
-from fedclass.methods.base import parameters
+from fedclass.methods.base import can_be_balanced, parameters
 from fedclass.methods.declare import check_declared
 from fedclass.models.build import build_model, imported
 from fedclass.models.incremental import HeadInit, IncrementalModel
@@ -83,7 +83,15 @@ class Experiment:
 
     def __post_init__(self) -> None:
         check_parameters(type(self.method), where=f"method: {self.method_name!r}")
-        check_declared(self.method.declare(), where=f"method: {self.method_name!r}")
+        declared = self.method.declare()
+        check_declared(declared, where=f"method: {self.method_name!r}")
+        if self.train.balanced and not can_be_balanced(self.method):
+            raise ConfigError(
+                f"[train] balanced: the loss of {self.method_name!r} has no softmax cross-entropy that class counts "
+                "can adjust; set train.balanced=false (a method of your own: client.cross_entropy, balances=True)"
+            )
+        if declared.replay in ("none", "all") and self.memory.keeps:  # so that a stored recipe says what was kept
+            object.__setattr__(self, "memory", replace(self.memory, per_client=0, per_class=None))
 
     def build(self, image_size: tuple[int, int]) -> IncrementalModel:
         """The model, with no classes yet. image_size: height and width."""

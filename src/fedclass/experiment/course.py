@@ -55,10 +55,11 @@ class StreamCourse:
         return self.setup if task < len(self.setup.stream.task_sizes) else None
 
     def learners(self, task: int, tell: Callable[[Event], None]) -> list[int]:  # noqa: ARG002
-        """Those with new data, or, if exemplars count, with anything."""
+        """Those with new data, or, if what they had before counts too, with anything."""
         if self._learners[0] != task:
             e, stream = self.setup.experiment, self.setup.stream
-            first = 0 if e.train.weighting == "with-exemplars" and e.memory.keeps else task
+            exemplars_count = e.train.weighting == "with-exemplars" and e.memory.keeps
+            first = 0 if exemplars_count or e.method.declare().replay == "all" else task
             found = [c for c in self.everyone() if any(len(stream.new_data(c, t)) for t in range(first, task + 1))]
             self._learners = task, found
         return self._learners[1]
