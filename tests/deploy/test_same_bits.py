@@ -31,6 +31,9 @@ UNEVEN = ("partition.kind=dirichlet", "partition.clients=4", "partition.alpha=0.
         ("fedwa", ("memory.select=herding",)),
         ("scaffold", ("train.momentum=0",)),  # state at the server and at clients, broadcast, uploads
         ("derpp", ("memory.per_client=9",)),  # rows with exemplars
+        ("fedgkd", ("train.rounds=3", "method.models=3")),  # a broadcast that changes in every round
+        ("ewc", ("train.balanced=true",)),  # the task's images at its end
+        ("finetune", ()),
         ("fedavg", ("server.optimizer=adam", "server.learning_rate=0.01")),
     ],
 )

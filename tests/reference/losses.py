@@ -186,6 +186,19 @@ def glfc_loss(current: Rows, previous: Rows | None, labels: Sequence[int], learn
     return 0.5 * compensated + 0.5 * relation_distillation(current, previous, labels)
 
 
+def balanced_cross_entropy(
+    current: Rows, labels: Sequence[int], counts: Sequence[int], strength: float = 1.0, smoothing: float = 0.0
+) -> float:
+    """-log (pi_y^tau e^{f_y} / sum_j pi_j^tau e^{f_j}), over the client's own classes (Ren et al. 2020, Eq. 3)."""
+    total = sum(n + smoothing for n in counts)
+    values = []
+    for logits, label in zip(current, labels, strict=True):
+        terms = [((n + smoothing) / total) ** strength * exp(f) for f, n in zip(logits, counts, strict=True)]
+        held = [term for term, n in zip(terms, counts, strict=True) if n + smoothing > 0]
+        values.append(-log(terms[label] / sum(held)))
+    return mean(values)
+
+
 def teacher_divergence(current: Rows, previous: Rows, temperature: float) -> float:
     """FedGKD's term: T^2 * KL(teacher || student) over the classes that the teacher knows."""
     values = []
