@@ -93,7 +93,7 @@ def noise(
     settings = {
         "train.batch_size": 32,
         "train.local_epochs": 1,
-        "train.learning_rate": 0.01,
+        "optimizer.learning_rate": 0.01,
         "memory.per_client": 0,
         "evaluation.every": 0,
         **{key.replace("__", "."): value for key, value in keys.items()},

@@ -41,6 +41,9 @@ def dim(images, generator):
         ("fedwa", ("memory.select=herding",)),
         ("scaffold", ("optimizer.momentum=0",)),  # state at the server and at clients, broadcast, uploads
         ("derpp", ("memory.per_client=9",)),  # rows with exemplars
+        ("fedgkd", ("train.rounds=3", "method.models=3")),  # a broadcast that changes in every round
+        ("ewc", ("train.balanced=true",)),  # the task's images at its end
+        ("finetune", ()),
         ("fedavg", ("server.optimizer=adam", "server.learning_rate=0.01", "optimizer.name=adamw")),
         ("fedavg", ("aggregation.rule=geometric-median", "aggregation.clip_norm=1", "optimizer.head_rate=2")),
     ],

@@ -271,6 +271,22 @@ def test_sums_of_features_of_few_images_are_not_sent(tiny: Tiny, tmp_path: Path)
     assert trial.run(0, "end_task").examples == 8
 
 
+def test_a_tasks_end_can_be_asked_again_and_its_images_are_counted(tiny: Tiny, tmp_path: Path) -> None:
+    """EWC's Fisher diagonal is of all images of the task, also after exemplars were chosen from them."""
+    trial = Trial(prepare(tiny(method="ewc")), tmp_path, min_images=13)
+    trial.add(0, 0, 6)
+    trial.add(1, 0, 6)
+    with pytest.raises(Refused, match="has fewer images for this"):
+        trial.run(0, "end_task")
+    trial.settings = replace(trial.settings, min_images=12)
+    first, again = trial.run(0, "end_task"), trial.run(0, "end_task")
+    assert int(first.extras["images"]) == 12
+    assert first.examples == again.examples == 8
+    assert sha256(first.extras) == sha256(again.extras)
+    other = trial.run(0, "end_task", seed=1)
+    assert int(other.extras["images"]) == 12
+
+
 def test_an_encrypted_store_gives_the_same_answers_and_shows_nothing(setup: Setup, tmp_path: Path) -> None:
     """Also one that was begun without a key. Without the key, or with another, or after a change, nothing is read."""
     key = tmp_path / "store.key"

@@ -13,11 +13,15 @@ from fedclass.runs.events import Event, RoundFinished
 Tiny = Callable[..., Experiment]
 UserModule = Callable[[str, str], str]
 
-# Server and client state, broadcast (scaffold); rows with exemplars (derpp); server state that predicts (fedicarl).
+# Server and client state, broadcast (scaffold); rows with exemplars (derpp); server state that predicts (fedicarl); a
+# teacher that the method makes (fedgkd); uploads of the task's end that are broadcast (ewc); all images so far (joint).
 STATEFUL = [
     ("scaffold", ()),
     ("derpp", ("memory.per_client=9",)),
     ("fedicarl", ("memory.per_class=3",)),
+    ("fedgkd", ("method.models=3", "method.gamma=1.0")),
+    ("ewc", ()),
+    ("joint", ()),
 ]
 PARTIAL = ("partition.clients=5", "server.participation=0.6", "train.rounds=3")
 

@@ -50,7 +50,10 @@ def of_kind(kind: type[T], events: list[Event]) -> list[T]:
 
 @pytest.mark.parametrize(
     "method",
-    ["fedavg", "fedclass", "fedclass-tuned", "fedeven", "glfc", "glfc:glfc", "fedicarl", "fedwa", "fedwa:pycil"],
+    [
+        *("fedavg", "fedclass", "fedclass-tuned", "fedeven", "glfc", "glfc:glfc", "fedicarl", "fedwa", "fedwa:pycil"),
+        *("fedprox", "lwf", "ewc", "fedgkd", "joint"),
+    ],
 )
 def test_every_method_learns_two_tasks(method: str, tiny: Tiny, tmp_path: Path) -> None:
     """Chance is 50 % after the first task and 25 % after the second."""

@@ -21,8 +21,10 @@ from fedclass.methods import (
     FedCLASS,
     FedCLASSTuned,
     FedEven,
+    FedGKD,
     FedICARL,
     FedWA,
+    LwF,
 )
 from fedclass.methods.base import Progress, Rates, ServerContext, parameters
 from fedclass.methods.declare import Sizes, misfit
@@ -127,14 +129,21 @@ def test_each_loss_is_the_sum_that_its_paper_writes(given: Given) -> None:
         FedWA(variant="pycil"): (1 - lam) * ce + lam * kept,
         FedWA(variant="released"): (1 - lam) * ce + lam * kept,
         FedCLASSTuned(beta=3.0): ce + 3.0 * losses.augmented_distillation(current, previous, **TUNED),
-        FedEven(distillation=0.5): losses.balanced_cross_entropy(current, labels, prior) + 0.5 * kept,
-        FedEven(strength=0.0, distillation=0.0): ce,
+        LwF(distillation=0.5): ce + 0.5 * kept,
+        FedGKD(gamma=0.3, temperature=2.0): ce + 0.3 * losses.teacher_divergence(current, previous, temperature=2.0),
         FedICARL(): losses.icarl_loss(current, previous, labels),
         FedICARL(variant="released"): losses.released_icarl_loss(current, previous, labels),
         METHODS["glfc"](): losses.glfc_loss(current, previous, labels),
     }
     for method, want in expected.items():
         torch.testing.assert_close(method.loss(given.client, given.batch), want)
+    adjusted = replace(given.client, prior=prior)
+    balanced = losses.balanced_cross_entropy(current, labels, prior)
+    torch.testing.assert_close(FedEven(distillation=0.5).loss(adjusted, given.batch), balanced + 0.5 * kept)
+    torch.testing.assert_close(FedWA().loss(adjusted, given.batch), (1 - lam) * balanced + lam * kept)
+    for method in (FedCLASS(beta=3.0), FedCLASSTuned(beta=3.0)):
+        plain, even = (method.loss(client, given.batch) for client in (given.client, adjusted))
+        torch.testing.assert_close(even - plain, balanced - ce)
 
 
 def test_without_a_teacher_distilling_methods_are_plain_cross_entropy(given: Given) -> None:
@@ -142,7 +151,7 @@ def test_without_a_teacher_distilling_methods_are_plain_cross_entropy(given: Giv
     ce = F.cross_entropy(given.logits, given.batch.labels)
     methods = (
         *(FedAvg(), FedCLASS(), FedCLASS(variant="released"), FedCLASSTuned()),
-        *(FedWA(), FedICARL(variant="released")),
+        *(FedWA(), FedICARL(variant="released"), LwF(), FedGKD()),
     )
     for method in methods:
         torch.testing.assert_close(method.loss(given.client, first), ce)
@@ -371,10 +380,10 @@ class TestNearestMeanOfExemplars:
 def test_what_each_method_declares() -> None:
     """Only these send more than weights, keep anything, or insist on how exemplars are chosen."""
     declared = {name: method().declare() for name, method in METHODS.items()}
-    assert {name for name, d in declared.items() if d.uploads} == {"fedicarl", "scaffold"}
+    assert {name for name, d in declared.items() if d.uploads} == {"fedicarl", "scaffold", "ewc"}
     assert {name for name, d in declared.items() if d.client} == {"scaffold"}
     assert {name for name, d in declared.items() if d.rows} == {"derpp"}
-    assert {name for name, d in declared.items() if d.server} == {"fedicarl", "scaffold"}
+    assert {name for name, d in declared.items() if d.server} == {"fedicarl", "scaffold", "ewc", "fedgkd"}
     assert {name for name, d in declared.items() if d.select} == {"fedicarl"}
     released = FedICARL(variant="released").declare()
     assert (released.uploads, released.select, released.teacher) == ({}, None, "received")

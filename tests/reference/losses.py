@@ -186,16 +186,29 @@ def glfc_loss(current: Rows, previous: Rows | None, labels: Sequence[int], learn
     return 0.5 * compensated + 0.5 * relation_distillation(current, previous, labels)
 
 
+def balanced_cross_entropy(
+    current: Rows, labels: Sequence[int], counts: Sequence[int], strength: float = 1.0, smoothing: float = 0.0
+) -> float:
+    """-log (pi_y^tau e^{f_y} / sum_j pi_j^tau e^{f_j}), over the client's own classes (Ren et al. 2020, Eq. 3)."""
+    total = sum(n + smoothing for n in counts)
+    values = []
+    for logits, label in zip(current, labels, strict=True):
+        terms = [((n + smoothing) / total) ** strength * exp(f) for f, n in zip(logits, counts, strict=True)]
+        held = [term for term, n in zip(terms, counts, strict=True) if n + smoothing > 0]
+        values.append(-log(terms[label] / sum(held)))
+    return mean(values)
+
+
+def teacher_divergence(current: Rows, previous: Rows, temperature: float) -> float:
+    """FedGKD's term: T^2 * KL(teacher || student) over the classes that the teacher knows."""
+    values = []
+    for student, teacher in zip(current, previous, strict=True):
+        q, p = softmax(teacher, temperature), softmax(student[: len(teacher)], temperature)
+        values.append(temperature * temperature * divergence(q, p))
+    return mean(values)
+
+
 def stored_logits_error(current: Rows, stored: Rows) -> float:
     """DER++'s term (Buzzega et al., 2020, Eq. 6), over the classes that were known when logits were stored."""
     gaps = [(row[j] - kept[j]) ** 2 for row, kept in zip(current, stored, strict=True) for j in range(len(kept))]
     return sum(gaps) / len(gaps)
-
-
-def balanced_cross_entropy(current: Rows, labels: Sequence[int], counts: Sequence[int], strength: float) -> float:
-    """-log (pi_y^tau e^{f_y} / sum_j pi_j^tau e^{f_j}), sample by sample, over the classes that the client has."""
-    entries = []
-    for logits, label in zip(current, labels, strict=True):
-        terms = {j: (n / sum(counts)) ** strength * exp(logits[j]) for j, n in enumerate(counts) if n}
-        entries.append(-log(terms[label] / sum(terms.values())))
-    return mean(entries)

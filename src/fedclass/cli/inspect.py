@@ -27,6 +27,7 @@ def methods(
     from fedclass.cli.display import console
     from fedclass.experiment.config import find_method
     from fedclass.methods import METHODS
+    from fedclass.methods.base import own_words
 
     if name is None:
         table = Table(box=None, padding=(0, 2))
@@ -40,6 +41,8 @@ def methods(
     method = find_method(name)
     console.print(name, style="bold")
     console.print(f"\n{inspect.cleandoc(method.__doc__ or '')}\n", highlight=False)
+    source, fidelity = own_words(method)
+    console.print(f"source    {source}\nfidelity  {fidelity}\n", highlight=False, markup=False)
     hints = get_type_hints(method, include_extras=True)
     table = Table(box=None, padding=(0, 2), title="parameters: table [method] of a recipe", title_justify="left")
     for column in ("key", "default", "meaning"):

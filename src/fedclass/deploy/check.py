@@ -159,7 +159,17 @@ def _experiment(recipe: Mapping[str, Any], settings: SiteSettings) -> Experiment
                 f"{what} {name[:80]!r} is not among those that this site allows; its owner may add it to allow"
             )
     made = experiment(dict(recipe), where="recipe")
+    check_replay(made)
     return replace(made, train=replace(made.train, device=settings.device))
+
+
+def check_replay(made: Experiment) -> None:
+    """Sites learn from what is new, and from exemplars within their budget; never from all that they have had."""
+    if made.method.declare().replay == "all":
+        raise ConfigError(
+            f"method {made.method_name!r} trains on all images of earlier tasks, which sites do not keep for it; "
+            "run it in a simulation: fedclass run"
+        )
 
 
 def _builder(made: Experiment, image: tuple[int, int, int]) -> Callable[[], IncrementalModel]:

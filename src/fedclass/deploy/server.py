@@ -15,6 +15,7 @@ from pydantic import Field
 from fedclass.data import datasets
 from fedclass.data.images import ImageSet, Split
 from fedclass.deploy.announced import Announced, Rules
+from fedclass.deploy.check import check_replay
 from fedclass.engines.flower.engine import Flower
 from fedclass.engines.flower.exchange import Line
 from fedclass.engines.flower.roster import Roster
@@ -86,6 +87,7 @@ class ServerSettings:
             made = replace(made, aggregation=replace(made.aggregation, clip_norm=CLIP_NORM))
         if made.data.mean == MEASURED and self.classes_from == "sites":
             raise ConfigError("data.mean: nobody sees the images of all sites; give numbers for data.mean and data.std")
+        check_replay(made)
         return made
 
     @property

@@ -209,7 +209,7 @@ class Site:
             transform=find_transform(made.data.transform),
         )
         update = client.run(job)
-        self._check_size(update, job, made, folder)
+        self._check_size(update, job, made, folder, new=len(stream.new_data(job.client, job.task)))
         if job.phase == "end_task" and made.method.declare().teacher == "previous task":
             folder.attach("teacher", job.weights)
         return update
@@ -223,13 +223,13 @@ class Site:
             return replace(wanted, per_class=min(wanted.per_class, most // classes))
         return replace(wanted, per_client=min(wanted.per_client or 0, most))
 
-    def _check_size(self, update: Update, job: Job, made: Experiment, folder: FederationFolder) -> None:
-        """An update from a few images tells a lot about each."""
+    def _check_size(self, update: Update, job: Job, made: Experiment, folder: FederationFolder, *, new: int) -> None:
+        """An update from a few images tells a lot about each.  new: images that came with the task."""
         least = self.settings.min_images
         images = int(update.metrics["samples"]) // made.train.local_epochs if job.phase == "train" else least
         if update.extras and job.phase == "end_task":
             counts = Counter(entry.label for entry in folder.state(job.task + 1).ledger)
-            images = min(counts.values(), default=0)
+            images = new if made.method.declare().task_data else min(counts.values(), default=0)
         if images < least:
             raise Refused(f"site {self.settings.name}: has fewer images for this than its owner wants in an update")
 
@@ -331,7 +331,7 @@ def _stream(
     begun, entries, images = _begun(plan, state, label_of)
     place = {name: at for at, name in enumerate(holdings.names())}
     arrived: dict[int, Index] = {}
-    for task in range(begun.tasks, job.task + 1):
+    for task in range(min(begun.tasks, job.task), job.task + 1):  # a task that is over may be asked again
         present = [a for a in folder.arrivals(task) or [] if a in place and a[0] in label_of]
         arrived[task] = np.arange(len(entries), len(entries) + len(present))
         entries += [Entry(digest, label, task, today()) for label, digest in present]

@@ -7,7 +7,7 @@ import math
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -27,7 +27,7 @@ from fedclass.federation.client import TrainSettings
 from fedclass.federation.optimizer import OptimizerSettings
 from fedclass.federation.server_optimizer import ServerSettings
 from fedclass.methods import METHODS, Method
-from fedclass.methods.base import parameters
+from fedclass.methods.base import can_be_balanced, parameters
 from fedclass.methods.declare import check_declared
 from fedclass.models.build import build_model
 from fedclass.models.head import HeadInit
@@ -176,6 +176,13 @@ class Experiment:
                 f"[optimizer]: {self.method_name} ({self.method.variant_name}) computes with steps of SGD; set "
                 "optimizer.name=sgd, optimizer.clip=0 and optimizer.head_rate=1, or choose another method"
             )
+        if self.train.balanced and not can_be_balanced(self.method):
+            raise ConfigError(
+                f"[train] balanced: the loss of {self.method_name!r} has no softmax cross-entropy that class counts "
+                "can adjust; set train.balanced=false (a method of your own: client.cross_entropy, balances=True)"
+            )
+        if declared.replay in ("none", "all") and self.memory.keeps:  # so that a stored recipe says what was kept
+            object.__setattr__(self, "memory", replace(self.memory, per_client=0, per_class=None))
 
     def seed_of(self, purpose: Purpose) -> int:
         own: int | None = getattr(self.seeds, purpose)

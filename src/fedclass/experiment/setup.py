@@ -93,9 +93,10 @@ class Setup:
         return task < len(self.stream.task_sizes)
 
     def learners(self, task: int, tell: Tell) -> list[int]:  # noqa: ARG002
-        """Those with new data, or, if exemplars count, with anything."""
+        """Those with new data, or, if what they had before counts too, with anything."""
         new = self.stream.new_classes(task)
-        first = 0 if exemplars_count(self.experiment) else new.start
+        everything = exemplars_count(self.experiment) or self.experiment.method.declare().replay == "all"
+        first = 0 if everything else new.start
         held: list[int] = np.flatnonzero(self.stream.counts()[:, first : new.stop].any(axis=1)).tolist()
         return held
 

@@ -23,8 +23,9 @@ from fedclass.errors import ClientError, ConfigError, FedclassError
 from fedclass.federation.optimizer import OptimizerSettings, Steps
 from fedclass.federation.server_optimizer import Weighting
 from fedclass.federation.store import ClientState, ClientStore, Kept
+from fedclass.losses import log_prior
 from fedclass.methods.base import Batch, ClientContext, Method, Outcome, Progress, Rates
-from fedclass.methods.declare import Sizes, Specs, grown, misfit
+from fedclass.methods.declare import Balance, Sizes, Specs, grown, misfit
 from fedclass.models.head import with_first_classes
 from fedclass.models.incremental import IncrementalModel
 from fedclass.rng import array_generator, generator, seed_streams
@@ -42,6 +43,9 @@ class TrainSettings:
     local_epochs: Annotated[int, Field(ge=1, description="passes over a client's data in a round")] = 2
     batch_size: Annotated[int, Field(ge=1, le=2**31, description="images per step")] = 32
     augment: Annotated[Augment, Field(description="random changes to training images")] = "none"
+    balanced: Annotated[
+        bool, Field(description="cross-entropy of logits + log(share of the class in the client's own data)")
+    ] = False
     device: Annotated[str, Field(description='"cpu", "cuda", or "auto": a GPU if there is one')] = "auto"
 
 
@@ -137,16 +141,16 @@ class Client:
     def _train(self, job: Job) -> Update:
         state = self._caught_up(job)
         new = self.stream.new_data(job.client, job.task)
-        mixed = self.declared.replay == "mixed"
-        index = np.concatenate([new, state.exemplars.index]) if mixed else new
+        held = self._held(job, state, new)
+        index = new if self.declared.replay == "own" else held
         self.model.load(job.weights)
         self.model.train()
         batches_per_epoch = math.ceil(len(index) / self.train.batch_size)
-        context = self._context(job, state, new, steps=self.train.local_epochs * batches_per_epoch)
+        context = self._context(job, state, held, steps=self.train.local_epochs * batches_per_epoch)
         steps = Steps(self.optimizer, self.model)
         adjusts = type(self.method).adjust is not Method.adjust
         total = torch.zeros((), device=self.device)
-        for number, batch in enumerate(self._batches(job, index)):
+        for number, batch in enumerate(self._batches(job, index, context)):
             if number % batches_per_epoch == 0:
                 steps.set(self._rates(job, epoch=number // batches_per_epoch))
             steps.clear()
@@ -172,12 +176,13 @@ class Client:
             outcome = self.method.end_round(context)
         self._keep(job, state, outcome)
         samples = self.train.local_epochs * len(index)
+        counted = self.weighting == "with-exemplars" or self.declared.replay == "all"
         return Update(
             client=job.client,
             task=job.task,
             round=job.round,
             weights=self.model.weights(),
-            examples=len(new) + (len(state.exemplars) if self.weighting == "with-exemplars" else 0),
+            examples=len(held) if counted else len(new),
             metrics={"loss": float(total) / max(samples, 1), "samples": float(samples)},
             extras=self._checked(job, "end_round", outcome.uploads, self.declared.uploads.get("train", {})),
         )
@@ -197,11 +202,13 @@ class Client:
             state = self._remember(job, state, job.task + 1)
         extras: Tensors = {}
         if uploads:
-            with torch.no_grad():
-                context = self._context(job, state, self.stream.new_data(job.client, job.task))
-                exemplars = self._exemplars(state)
-                self._seed(job)
-                extras = self.method.report(context, exemplars)
+            new = self.stream.new_data(job.client, job.task)
+            context = self._context(job, state, self._held(job, state, new))
+            if self.declared.task_data:
+                context = replace(context, task_data=lambda size: self._task_data(new, size))
+            exemplars = self._exemplars(state)
+            self._seed(job)
+            extras = self.method.report(context, exemplars)
         return Update(
             client=job.client,
             task=job.task,
@@ -217,21 +224,35 @@ class Client:
 
     # What the method keeps and sends.
 
-    def _context(self, job: Job, state: ClientState, new: Index, *, steps: int = 0) -> ClientContext:
-        held = self._targets[torch.from_numpy(np.concatenate([new, state.exemplars.index]))]
+    def _held(self, job: Job, state: ClientState, new: Index) -> Index:
+        """The images that the client has in this task."""
+        if self.declared.replay == "all":
+            return np.concatenate([self.stream.new_data(job.client, task) for task in range(job.task + 1)])
+        return np.concatenate([new, state.exemplars.index])
+
+    def _prior(self, counts: Tensor) -> Tensor | None:
+        balance = self.declared.balance or (Balance() if self.train.balanced else None)
+        if balance is None:
+            return None
+        return log_prior(counts, strength=balance.strength, smoothing=balance.smoothing).float().to(self.device)
+
+    def _context(self, job: Job, state: ClientState, held: Index, *, steps: int = 0) -> ClientContext:
+        counts = torch.bincount(self._targets[torch.from_numpy(held)], minlength=self.model.classes)
         old = self.stream.classes_until(job.task) - self.stream.task_sizes[job.task]
         made = grown(state.method.tensors, self.declared.client, self.model, state.method.classes)
         return ClientContext(
             model=self.model,
             old_classes=old,
             weights=job.weights,
-            counts=torch.bincount(held, minlength=self.model.classes),
+            counts=counts,
+            round=job.round,
             met=frozenset(label for label in state.exemplars.of_class if label < old),
             rates=self._rates(job, epoch=0),
             steps=steps,
             state={name: made[name].to(self.device) for name in self.declared.client if name in made},
             broadcast={n: job.broadcast[n].to(self.device) for n in self.declared.broadcast if n in job.broadcast},
             replay=self._replay(job, state),
+            prior=self._prior(counts),
             seed=self.seed,
             purpose=("context", *_purpose(job)),
         )
@@ -254,7 +275,7 @@ class Client:
     def _normalised(self, index: Tensor) -> Tensor:
         return normalise(self._images[index], *self.normalisation)
 
-    def _batches(self, job: Job, index: Index) -> Iterator[Batch]:
+    def _batches(self, job: Job, index: Index, context: ClientContext) -> Iterator[Batch]:
         """`local_epochs` passes over the images, each in a new order, with the teacher's logits beside them."""
         if not len(index):
             return  # torch would split no images into one empty batch
@@ -262,7 +283,7 @@ class Client:
         images, targets = torch.from_numpy(index), self._targets[torch.from_numpy(index)]
         vary = self.train.augment != "none" or self.transform is not None
         prepared = None if vary else self._normalised(images)
-        logits = self._teacher_logits(job, prepared)
+        logits = self._teacher_logits(job, prepared, context)
         self._seed(job)
         for _ in range(self.train.local_epochs):
             for chosen in torch.randperm(len(index), generator=rng).split(self.train.batch_size):
@@ -275,7 +296,13 @@ class Client:
                     previous = self._taught(inputs)
                 yield Batch(inputs, targets[chosen].to(self.device), previous)
 
-    def _teacher_logits(self, job: Job, prepared: Tensor | None) -> Tensor | None:
+    def _task_data(self, new: Index, size: int) -> Iterator[Batch]:
+        """New images as they are: no augmentation, no teacher, in the order in which they came."""
+        for part in torch.from_numpy(new).split(size) if len(new) else ():
+            images = as_input(self._normalised(part)).to(self.device)
+            yield Batch(images, self._targets[part].to(self.device), None)
+
+    def _teacher_logits(self, job: Job, prepared: Tensor | None, context: ClientContext) -> Tensor | None:
         """(n, g), of all of the client's images at once, where they are the same in every epoch.
 
         The previous task's model does not change, so its logits are kept for the whole task.
@@ -284,6 +311,9 @@ class Client:
         if self.declared.teacher == "received" and job.task > 0:
             old = self.stream.classes_until(job.task - 1)
             weights = with_first_classes(job.weights, old)
+        elif self.declared.teacher == "own":
+            self._seed(job)
+            weights = self.method.teacher(context)
         if self.teacher is None or weights is None:
             self._loaded = None
             return None
@@ -363,7 +393,7 @@ class Client:
         if new:
             chosen = ClientState(exemplars=exemplars)
             parts = [self._exemplars(chosen, part) for part in torch.tensor(new).split(INFERENCE_BATCH)]
-            context = self._context(job, chosen, np.empty(0, np.int64))
+            context = self._context(job, chosen, exemplars.index)
             made = [
                 self._checked(
                     job,

@@ -6,7 +6,8 @@ the paper it implements.
 
 from fedclass.losses.augmented import augmented_distillation, augmented_log_target
 from fedclass.losses.balanced import balanced_cross_entropy, log_prior
-from fedclass.losses.distillation import distillation, stored_logits_error
+from fedclass.losses.distillation import distillation, stored_logits_error, teacher_divergence
+from fedclass.losses.penalty import pull
 from fedclass.losses.sigmoid import (
     compensated_loss,
     glfc_loss,
@@ -26,7 +27,9 @@ __all__ = [
     "gradient_compensation_weights",
     "icarl_loss",
     "log_prior",
+    "pull",
     "relation_distillation",
     "released_icarl_loss",
     "stored_logits_error",
+    "teacher_divergence",
 ]

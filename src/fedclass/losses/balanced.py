@@ -11,14 +11,14 @@ def log_prior(counts: Tensor, *, strength: float = 1.0, smoothing: float = 0.0) 
         pi_j = (n_j + smoothing) / sum_k (n_k + smoothing)
 
     A class that the client lacks has -inf without smoothing: its logit then takes no part in the softmax, and gets no
-    gradient. At strength 0 there is no adjustment: 0 for every class.
+    gradient. There is no adjustment, 0 for every class, at strength 0, and where there is no image of any class.
 
-    counts: (C,) images of each class.  Returns (C,).
+    counts: (C,) images of each class.  Returns (C,), in float64.
     """
-    if strength == 0:
-        return torch.zeros(len(counts))
     share = counts.double() + smoothing
-    return (strength * (share / share.sum()).log()).float()
+    if strength == 0 or share.sum() == 0:
+        return torch.zeros_like(share)
+    return strength * (share / share.sum()).log()
 
 
 def balanced_cross_entropy(current: Tensor, labels: Tensor, prior: Tensor) -> Tensor:
@@ -27,6 +27,6 @@ def balanced_cross_entropy(current: Tensor, labels: Tensor, prior: Tensor) -> Te
     If images of class j are drawn from p(x | j) and classes from pi, the minimiser over all functions is
     current_j(x) = log p(x | j) + a function of x alone: the classifier of balanced classes, whatever pi is.
 
-    current: (B, C) logits.  labels: (B,).  prior: (C,) log shares; finite for every label.  Returns a scalar.
+    current: (B, C) logits.  labels: (B,).  prior: (C,) log shares.  Returns a scalar; infinite if a label has share 0.
     """
-    return cross_entropy(current + prior.to(current.device), labels)
+    return cross_entropy(current + prior.to(current), labels)

@@ -1,7 +1,7 @@
-"""Knowledge distillation on the old classes: of a teacher, as in LwF and WA, or of stored logits, as in DER++."""
+"""Knowledge distillation on the classes that a teacher knows (LwF, WA, FedGKD), or of stored logits (DER++)."""
 
 from torch import Tensor
-from torch.nn.functional import log_softmax, softmax
+from torch.nn.functional import kl_div, log_softmax, softmax
 
 
 def distillation(current: Tensor, previous: Tensor, *, temperature: float) -> Tensor:
@@ -18,6 +18,22 @@ def distillation(current: Tensor, previous: Tensor, *, temperature: float) -> Te
     q = softmax(previous / temperature, dim=1)
     log_p = log_softmax(current[:, :g] / temperature, dim=1)
     return -(q * log_p).sum(dim=1).mean()
+
+
+def teacher_divergence(current: Tensor, previous: Tensor, *, temperature: float) -> Tensor:
+    """T^2 times the batch mean of KL(q || p) (Yao et al. 2021; Hinton et al. 2015).
+
+        q = softmax(previous / T),  p = softmax(current[:, :g] / T)
+
+    T^2 * (`distillation` - the teacher's entropy): its gradient is T^2 times that of `distillation`, and it is zero at
+    agreement. g are the classes that the teacher knows, which may be all.
+
+    current: (B, g+h) logits.  previous: (B, g) logits.  Returns a scalar, never negative.
+    """
+    g = previous.shape[1]
+    log_q = log_softmax(previous / temperature, dim=1)
+    log_p = log_softmax(current[:, :g] / temperature, dim=1)
+    return temperature**2 * kl_div(log_p, log_q, reduction="batchmean", log_target=True)
 
 
 def stored_logits_error(current: Tensor, stored: Tensor) -> Tensor:

@@ -1,13 +1,18 @@
 """Methods by name. A new one is a file, a line here, a test, and a row in the reproduction page."""
 
 from fedclass.methods.base import Batch, ClientContext, FedAvg, Method, Outcome, ServerContext, State
+from fedclass.methods.bounds import FineTune, Joint
 from fedclass.methods.declare import Declaration, Spec
 from fedclass.methods.derpp import DERpp
+from fedclass.methods.ewc import EWC
 from fedclass.methods.fedclass import FedCLASS
 from fedclass.methods.fedclass_tuned import FedCLASSTuned
 from fedclass.methods.fedeven import FedEven
+from fedclass.methods.fedgkd import FedGKD
+from fedclass.methods.fedprox import FedProx
 from fedclass.methods.glfc import GLFC
 from fedclass.methods.icarl import FedICARL
+from fedclass.methods.lwf import LwF
 from fedclass.methods.scaffold import SCAFFOLD
 from fedclass.methods.wa import FedWA
 
@@ -21,9 +26,16 @@ METHODS: dict[str, type[Method]] = {
     "fedwa": FedWA,
     "scaffold": SCAFFOLD,
     "derpp": DERpp,
+    "fedprox": FedProx,
+    "lwf": LwF,
+    "ewc": EWC,
+    "fedgkd": FedGKD,
+    "finetune": FineTune,
+    "joint": Joint,
 }
 
 __all__ = [
+    "EWC",
     "GLFC",
     "METHODS",
     "SCAFFOLD",
@@ -35,8 +47,13 @@ __all__ = [
     "FedCLASS",
     "FedCLASSTuned",
     "FedEven",
+    "FedGKD",
     "FedICARL",
+    "FedProx",
     "FedWA",
+    "FineTune",
+    "Joint",
+    "LwF",
     "Method",
     "Outcome",
     "ServerContext",

@@ -8,11 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedclass.errors import ClientError
+from fedclass.losses import balanced_cross_entropy
 from fedclass.methods.declare import Declaration, Sizes
 from fedclass.models.incremental import IncrementalModel
 from fedclass.rng import generator
@@ -57,26 +60,36 @@ def no_exemplars(count: int) -> Batch:  # noqa: ARG001
     return Batch(torch.empty(0, 3, 1, 1), torch.empty(0, dtype=torch.int64), None)
 
 
+def no_task_data(size: int) -> Iterable[Batch]:  # noqa: ARG001
+    raise ClientError("task_data is there in `report` alone, and only if `declare` says task_data=True")
+
+
 @dataclass(frozen=True)
 class ClientContext:
     """What a client's hooks may look at: g = old_classes, g + h = model.classes.
 
-    weights: the global model's, as this round began.  counts: (classes,) images of each class that the client holds in
-    this job, exemplars included.  met: the classes of earlier tasks that it has had images of.  steps: of the optimizer
-    in this round.  state: the method's own, from the client's last round.  broadcast: the method's tensors from the
-    server.  replay(count): a batch of that many exemplars, drawn at random; all of them, if there are fewer.
+    round: of the task, from 0.  weights: the global model's, as this round began.  counts: (classes,) images of each
+    class that the client holds in this job, exemplars included.  met: the classes of earlier tasks that it has had
+    images of.  steps: of the optimizer in this round.  state: the method's own, from the client's last round.
+    broadcast: the method's tensors from the server.  replay(count): a batch of that many exemplars, drawn at random;
+    all of them, if there are fewer.  prior: (classes,) what `cross_entropy` adds to logits, if it is balanced.
+    task_data(size): in `report`, if `declare` asks for it, all images that came with
+    the task, once, in batches of at most that size.
     """
 
     model: IncrementalModel
     old_classes: int
     weights: Weights
     counts: Tensor
+    round: int = 0
     met: frozenset[int] = frozenset()
     rates: Rates = Rates(0.0, 0.0, 0.0)  # as the round began
     steps: int = 0
     state: State = field(default_factory=dict)
     broadcast: Tensors = field(default_factory=dict)
     replay: Callable[[int], Batch] = no_exemplars
+    prior: Tensor | None = None
+    task_data: Callable[[int], Iterable[Batch]] = no_task_data
     seed: int = 0
     purpose: tuple[object, ...] = ()  # of the generator
 
@@ -88,6 +101,15 @@ class ClientContext:
     @property
     def device(self) -> torch.device:
         return self.model.device
+
+    def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Batch mean of -log softmax(logits)[label]; if it is balanced, of logits + log of the client's class shares.
+
+        logits: (B, classes).  labels: (B,).
+        """
+        if self.prior is None:
+            return F.cross_entropy(logits, labels)
+        return balanced_cross_entropy(logits, labels, self.prior)
 
     @cached_property
     def received(self) -> Sequence[Tensor]:
@@ -133,7 +155,14 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
-    """Every hook has a default but the loss. Hooks change nothing but the model they are given."""
+    """Every hook has a default but the loss. Hooks change nothing but the model they are given.
+
+    source: where the method comes from.  fidelity: how close it is to its authors' code, and how that is known. Each
+    class speaks for itself: neither is inherited (`own_words`).
+    """
+
+    source: ClassVar[str]
+    fidelity: ClassVar[str]
 
     @property
     def variant_name(self) -> str:
@@ -149,6 +178,10 @@ class Method(ABC):
     @abstractmethod
     def loss(self, client: ClientContext, batch: Batch) -> Tensor:
         """The loss of one batch, a scalar."""
+
+    def teacher(self, client: ClientContext) -> Weights | None:  # noqa: ARG002
+        """The model whose logits batches carry as `previous`, if `declare` says "own"; it may know fewer classes."""
+        return None
 
     def rates(self, usual: Rates, *, progress: Progress) -> Rates:  # noqa: ARG002
         """The optimizer's settings in an epoch; `usual`: as the recipe's table [optimizer] says, its schedule included.
@@ -172,7 +205,7 @@ class Method(ABC):
         return {}
 
     def report(self, client: ClientContext, exemplars: Batch) -> Tensors:  # noqa: ARG002
-        """What goes to the server at the end of a task; exemplars: all that the client keeps now."""
+        """What goes to the server at the end of a task; exemplars: all that the client keeps now. With gradients."""
         return {}
 
     # On the server.
@@ -214,11 +247,29 @@ class FedAvg(Method):
     It replays exemplars like every method here: without them, set memory.per_client=0.
     """
 
+    source = "McMahan et al., 2017, arXiv 1602.05629"
+    fidelity = "re-implemented from the paper"
+
     def declare(self) -> Declaration:
-        return Declaration(begins_like_fedavg=type(self) is FedAvg)
+        return Declaration(begins_like_fedavg=type(self) is FedAvg, balances=True)
 
     def loss(self, client: ClientContext, batch: Batch) -> Tensor:
-        return F.cross_entropy(client.model(batch.images), batch.labels)
+        return client.cross_entropy(client.model(batch.images), batch.labels)
+
+
+def own_words(kind: type[Method]) -> tuple[str, str]:
+    """The method's source and fidelity, as far as its own class states them."""
+    silent = "its class does not say"
+    return vars(kind).get("source", silent), vars(kind).get("fidelity", silent)
+
+
+def can_be_balanced(method: Method) -> bool:
+    """Whether train.balanced would reach its loss. A class that overrides the loss must declare it anew."""
+
+    def owner(hook: str) -> type:
+        return next(kind for kind in type(method).__mro__ if hook in vars(kind))
+
+    return method.declare().balances and issubclass(owner("declare"), owner("loss"))
 
 
 def parameters(method: Method) -> Mapping[str, object]:

@@ -12,7 +12,8 @@ from fedclass.errors import ConfigError
 from fedclass.models.incremental import IncrementalModel
 from fedclass.wire import Phase, Tensors
 
-Teacher = Literal["previous task", "received"]
+Teacher = Literal["previous task", "received", "own"]
+Replay = Literal["mixed", "own", "none", "all"]
 Dimension = int | Literal["classes", "features", "parameters"]
 
 
@@ -49,15 +50,29 @@ Specs = Mapping[str, Spec]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Balance:
+    """How cross-entropy is adjusted by the client's own class counts: the keywords of `losses.log_prior`."""
+
+    strength: float = 1.0
+    smoothing: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Declaration:
     """What a method wants of the training loop, and the tensors it keeps and sends. All of it may depend on parameters.
 
-    teacher: whose outputs a batch carries as `previous`.  select: how exemplars are chosen, if the method insists.
-    replay: "mixed" puts exemplars among the new images, "own" leaves them to the method (`client.replay`).
-    fewest_exemplars: of each class, that at least one client must keep after each task.  head_bias: whether the head
-    has one; where it has none, it is zero and stays so.  begins_like_fedavg: in the first task the method does what
-    FedAvg does, bit for bit, so that runs can share it.  assumes_sgd: the method computes with steps of
-    learning_rate * gradient, so that AdamW, clipped gradients and a learning rate of the head's own are refused.
+    teacher: whose outputs a batch carries as `previous`; "own": those of the model that `Method.teacher` makes.
+    select: how exemplars are chosen, if the method insists.  replay: "mixed" puts exemplars among the new images, "own"
+    leaves them to the method (`client.replay`), "none" keeps none, whatever [memory] says, and "all" trains on all
+    images of all tasks so far instead, which no site would allow: for simulations only.  fewest_exemplars: of each
+    class, that at least one client must keep after each task.  task_data: whether `report` looks at all of the task's
+    images.  head_bias: whether the head has one; where it has none, it is zero and stays so.  begins_like_fedavg: in
+    the first task the method does what FedAvg does, bit for bit, so that runs can share it.  assumes_sgd: the method
+    computes with steps of learning_rate * gradient, so that AdamW, clipped gradients and a learning rate of the head's
+    own are refused.
+
+    balances: whether the loss has a softmax cross-entropy over the images of `counts`, computed by
+    `client.cross_entropy`, so that train.balanced can adjust it.  balance: how, if the method insists on it.
 
     server: state at the server, part of every checkpoint.  broadcast: those of its names that clients get with each
     training job.  predicts_with: those that `predict` needs, made at the end of a task; they go with the model.
@@ -67,11 +82,14 @@ class Declaration:
 
     teacher: Teacher | None = None
     select: Select | None = None
-    replay: Literal["mixed", "own"] = "mixed"
+    replay: Replay = "mixed"
     fewest_exemplars: int = 0
+    task_data: bool = False
     head_bias: bool = True
     begins_like_fedavg: bool = False
     assumes_sgd: bool = False
+    balances: bool = False
+    balance: Balance | None = None
 
     server: Specs = field(default_factory=dict)
     broadcast: tuple[str, ...] = ()
@@ -86,6 +104,9 @@ def check_declared(declared: Declaration, *, where: str) -> None:
     if declared.teacher is not None and declared.teacher not in get_args(Teacher):
         options = ", ".join(map(repr, get_args(Teacher)))
         raise ConfigError(f"{where}: declares teacher = {declared.teacher!r}; it must be None or one of {options}")
+    if declared.replay not in get_args(Replay):
+        options = ", ".join(map(repr, get_args(Replay)))
+        raise ConfigError(f"{where}: declares replay = {declared.replay!r}; it must be one of {options}")
     for field_name in ("broadcast", "predicts_with"):
         if unknown := sorted(set(getattr(declared, field_name)) - set(declared.server)):
             raise ConfigError(f"{where}: declares {field_name} = {unknown[0]!r}, which is not among its server tensors")

@@ -37,6 +37,11 @@ class FedICARL(FedAvg):
     a round, on another random augmentation than the student then sees; here, on the same.
     """
 
+    source = "Rebuffi et al., 2017, arXiv 1611.07725"
+    fidelity = (
+        "icarl: re-implemented from the paper; released: compared with the FedCLASS authors' code, loss within 1.9e-6"
+    )
+
     variant: Annotated[
         Literal["icarl", "released"],
         Field(description="released: what the FedCLASS authors' code computes, which is not iCaRL"),
@@ -72,6 +77,7 @@ class FedICARL(FedAvg):
         loss = released_icarl_loss if self.variant == "released" else icarl_loss
         return loss(client.model(batch.images), batch.previous, batch.labels)
 
+    @torch.no_grad()
     def report(self, client: ClientContext, exemplars: Batch) -> Tensors:
         """class_means: mean of unit-length features, zero where unknown.  class_counts: of exemplars."""
         labels = exemplars.labels

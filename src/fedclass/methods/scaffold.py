@@ -24,9 +24,13 @@ class SCAFFOLD(FedAvg):
     rate of the head's own are refused. Entries of new classes begin at 0.
     """
 
+    source = "Karimireddy et al., 2020, arXiv 1910.06378"
+    fidelity = "re-implemented from the paper (Alg. 1, option II)"
+
     def declare(self) -> Declaration:
         control = Spec(("parameters",))
         return Declaration(
+            balances=True,
             server={"control": control},
             broadcast=("control",),
             client={"control": control},

@@ -50,6 +50,12 @@ USUAL = {
     "scaffold": "standard",
     "derpp": "standard",
     "fedeven": "standard",
+    "fedprox": "standard",
+    "lwf": "standard",
+    "ewc": "standard",
+    "fedgkd": "standard",
+    "finetune": "standard",
+    "joint": "standard",
 }
 
 WIDTH, HEIGHT = 4.6, 3.0  # inches; the height is without the legend

@@ -1,0 +1,32 @@
+"""Bounds of what a method with exemplars can reach: FedAvg without any, and FedAvg with everything."""
+
+from dataclasses import dataclass
+
+from fedclass.methods.base import FedAvg
+from fedclass.methods.declare import Declaration
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTune(FedAvg):
+    """The lower bound: FedAvg without exemplars, whatever [memory] says; the stored recipe has per_client = 0."""
+
+    source = "a lower bound, no published method"
+    fidelity = "FedAvg without exemplars, bit for bit"
+
+    def declare(self) -> Declaration:
+        return Declaration(replay="none", balances=True, begins_like_fedavg=type(self) is FineTune)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joint(FedAvg):
+    """The upper bound, and no method to deploy: FedAvg that trains on all images of all tasks so far.
+
+    It breaks the memory budget: every client replays all that it has ever had, and counts in the mean with all of it.
+    Beside methods with a budget it says how much the budget costs. Simulations only: a federation of sites refuses it.
+    """
+
+    source = "an upper bound, no published method"
+    fidelity = "FedAvg on all images so far, bit for bit in the first task"
+
+    def declare(self) -> Declaration:
+        return Declaration(replay="all", balances=True, begins_like_fedavg=type(self) is Joint)
