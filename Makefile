@@ -5,7 +5,7 @@ BIN := .venv/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo demo-flower test test-fast coverage check bench bench-flower clean
+.PHONY: help demo demo-flower test test-fast coverage check docs wheel bench bench-flower clean
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -38,6 +38,14 @@ check: .venv/ready ## format, lint, types, import layers (seconds)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: .venv/ready ## the documentation as a site, in build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+wheel: .venv/ready ## sdist and wheel in dist/, checked; a test installs what this builds
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/twine check --strict dist/*
 
 demo-flower: .venv/ready ## a server and three sites on this machine, with TLS and keys (some minutes)
 	rm -rf runs/flower

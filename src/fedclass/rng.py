@@ -1,17 +1,23 @@
-"""All randomness of a run. It depends on what it is for, never on what was drawn before."""
+"""All randomness of a run. It depends on what it is for, never on what was drawn before.
+
+torch is imported by the functions that need it: whoever only draws arrays, or nothing, does not wait for it.
+"""
 
 import contextlib
 import hashlib
 import random
 from collections.abc import Iterator
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.random import mtrand
 from numpy.typing import NDArray
 
 from fedclass.errors import FedclassError
+
+if TYPE_CHECKING:
+    import torch
 
 WORDS = 624  # of 32 bits: the state of the Mersenne Twister, which is torch's generator on a CPU
 FIRST = 3  # where torch keeps them, in units of 8 bytes; the seed comes first of all
@@ -28,8 +34,10 @@ def array_generator(seed: int, *scope: object) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(bits(seed, *scope)))
 
 
-def generator(seed: int, *scope: object) -> torch.Generator:
+def generator(seed: int, *scope: object) -> "torch.Generator":
     """The same for torch. Its own seeding would take 32 bits of a seed and ignore the rest: here the hash fills it."""
+    import torch
+
     source = torch.Generator()
     source.set_state(_state(_digest(seed, scope)))
     return source
@@ -40,6 +48,8 @@ def seed_streams(seed: int, *scope: object) -> None:
 
     To be called before each piece of it, so that nothing depends on who drew before. See `streams_restored`.
     """
+    import torch
+
     digest = _digest(seed, scope)
     torch.set_rng_state(_state(digest))
     if torch.cuda.is_initialized():
@@ -54,6 +64,8 @@ def streams_restored() -> Iterator[None]:
 
     Within, NumPy's is a Mersenne Twister, which alone can be seeded; callers may have put another one in its place.
     """
+    import torch
+
     arrays, numbers = mtrand.get_bit_generator(), random.getstate()
     state = np.random.get_state(legacy=False)  # noqa: NPY002
     gpus = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
@@ -77,8 +89,10 @@ def _whole(digest: bytes) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def _state(digest: bytes) -> torch.Tensor:
+def _state(digest: bytes) -> "torch.Tensor":
     """A state of torch's generator in which every word is drawn from the hash."""
+    import torch
+
     state = _template().copy()
     state[0] = _whole(digest)  # what initial_seed() tells
     state[FIRST : FIRST + WORDS] = np.frombuffer(hashlib.shake_256(digest).digest(4 * WORDS), "<u4")
@@ -88,6 +102,8 @@ def _state(digest: bytes) -> torch.Tensor:
 @cache
 def _template() -> NDArray[np.int64]:
     """A state as torch seeds it, found to be laid out as expected: the words are those of Knuth's recurrence."""
+    import torch
+
     first = 0x9E3779B9
     state = torch.Generator().manual_seed(2**32 + first).get_state()
     second = (1812433253 * (first ^ first >> 30) + 1) % 2**32

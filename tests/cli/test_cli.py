@@ -2,16 +2,25 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from commands import called as fedclass
+from fedclass import __version__
+from fedclass.cli.catalogue import glance
+from fedclass.cli.version import commit
+from fedclass.experiment.config import Experiment
+from fedclass.methods import METHODS
 from fedclass.runs.events import RoundFinished, RunStarted, read_events
+from fedclass.runs.layout import flat
 
 FEDCLASS = [sys.executable, "-c", "from fedclass.cli import main; main()"]
 
@@ -48,6 +57,9 @@ def test_compare_runs_methods_side_by_side_and_list_finds_them(tiny_settings: li
     for name in ("fedavg-s0", "fedavg-s1", "fedwa-s0", "fedwa-s1"):
         assert f"both/{name}" in listed
     assert listed.count("4/4") == 4
+    again = fedclass("compare", *words, cwd=tmp_path)
+    assert again.stdout.count("finished before; nothing is left to do") == 4
+    assert "round" not in again.stdout, "nobody waits for rounds that are over"
 
     alone = fedclass(
         "run", *settings(tiny_settings), "--method", "fedwa", "--seed", "1", "--out", "alone", cwd=tmp_path
@@ -157,6 +169,7 @@ MISTAKES = {
     "cannot be used here": (["--set", "train.device=abacus"], 2),
     "finite number": (["--set", "optimizer.learning_rate=inf"], 2),
     "should be a number": (["--set", "train.rounds=true"], 2),
+    "should be at most 2147483647": (["--set", "train.rounds=1e12"], 2),
     "only 6000 training images": (["--set", "partition.clients=1000000000"], 2),
     "Could not determine home directory": (["--set", "data.path=~nobody-here/x", "--set", "data.name=mnist"], 2),
     "unknown model 'resnet9'": (["--set", "model.name=resnet9"], 2),
@@ -251,14 +264,132 @@ def test_methods_and_help_are_worth_reading(tmp_path: Path) -> None:
     assert fedclass("run", "--nonsense", cwd=tmp_path).returncode == 2
 
 
-def test_list_and_help_do_not_wait_for_torch(tmp_path: Path) -> None:
+def test_commands_that_train_nothing_do_not_wait_for_torch(tmp_path: Path) -> None:
+    """Each in one process after the other, where nothing else could have imported it."""
+    (tmp_path / "runs").mkdir()
+    commands = ["--help", "--version", "run --help", "data list", "methods", "list", "cache show"]
     code = (
-        "import sys; sys.argv[1:] = ['--help']; from fedclass.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+        "import sys\nfrom fedclass.cli import main\n"
+        f"for words in {commands!r}:\n"
+        "    sys.argv[1:] = words.split()\n"
+        "    try: main()\n"
+        "    except SystemExit as ended: assert not ended.code, (words, ended.code)\n"
+        "    assert 'torch' not in sys.modules, f'torch was imported by {words}'\n"
     )
-    code += "assert 'torch' not in sys.modules, 'torch was imported'"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert failed(fedclass("list", "nowhere", cwd=tmp_path), 4)
+
+
+def test_what_is_said_of_methods_without_importing_them_is_true() -> None:
+    """`fedclass methods` reads their source; this compares it with the classes themselves."""
+
+    def variants(method: type) -> tuple[str, ...]:
+        hint = get_type_hints(method).get("variant")
+        return get_args(hint) if hint else ("standard",)
+
+    read = [(each.id, each.summary, each.variants) for each in glance()]
+    assert read == [(id, (kind.__doc__ or "").splitlines()[0], variants(kind)) for id, kind in METHODS.items()]
+
+
+def test_keys_lists_all_that_a_recipe_may_hold(tmp_path: Path) -> None:
+    """As many as a stored recipe has, with its defaults, and each with a meaning."""
+    listed = json.loads(fedclass("keys", "--json", cwd=tmp_path).stdout)
+    tables = Experiment().to_tables()
+    found = {f"{table}.{key['name']}" if table else key["name"]: key for table in listed for key in listed[table]}
+    assert set(flat(tables)) <= set(found)
+    for key, value in flat(tables).items():
+        assert found[key]["default"] == (json.dumps(value) if isinstance(value, str | bool) else str(value)), key
+    assert [key for key, about in found.items() if not about["meaning"]] == []
+    assert found["train.participation"]["allowed"] == "number > 0 and ≤ 1"
+    assert found["memory.select"]["allowed"] == '"random", "herding", "herding-pycil", "first"'
+    assert found["memory.per_class"] == {**found["memory.per_class"], "default": None, "allowed": "whole number ≥ 0"}
+    shown = fedclass("keys", "method", "--method", "fedwa", cwd=tmp_path).stdout
+    assert "[method] of fedwa" in shown
+    assert '"wa", "pycil", "released"' in shown
+    assert "there is no table 'trian'" in failed(fedclass("keys", "trian", cwd=tmp_path), 2)
+
+
+def test_the_comment_beside_a_users_parameter_is_its_meaning(tmp_path: Path) -> None:
+    (tmp_path / "pulled.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from fedclass.methods import FedAvg\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Pulled(FedAvg):\n"
+        '    """FedAvg and a pull."""\n'
+        "    mu: float = 0.01  # how hard it pulls\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Further(Pulled):\n"
+        "    far: int = 3\n"
+    )
+    shown = fedclass("methods", "pulled:Further", cwd=tmp_path).stdout
+    assert [line.split() for line in shown.splitlines() if line.strip().startswith(("mu", "far"))] == [
+        ["mu", "0.01", "number", "how", "hard", "it", "pulls"],
+        ["far", "3", "whole", "number"],
+    ]
+
+
+def test_version_names_commit_and_torch(tmp_path: Path) -> None:
+    said = fedclass("--version", cwd=tmp_path).stdout
+    assert said.startswith(f"fedclass {__version__}")
+    assert f"torch {metadata.version('torch')}" in said
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "--quiet"], ["commit", "--quiet", "--allow-empty", "--message", "first"]):
+        subprocess.run([*git, *words], cwd=tmp_path, check=True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, capture_output=True, text=True).stdout
+    known = commit(tmp_path)
+    assert known
+    assert head.startswith(known)
+    assert commit(tmp_path / "elsewhere") is None
+
+
+def test_list_tells_runs_apart(tiny_settings: list[str], tmp_path: Path) -> None:
+    for name, overrides in (("mild", ["method.beta=1"]), ("strong", ["method.beta=8"])):
+        result = fedclass("run", *settings([*tiny_settings, *overrides]), "--out", f"runs/{name}", cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+    (tmp_path / "runs" / "strong" / "summary.json").unlink()
+    rows = {line.split()[0]: line for line in fedclass("list", cwd=tmp_path).stdout.splitlines()}
+    assert "finished" in rows["mild"]
+    assert "beta=1" in rows["mild"]
+    assert re.search(r"unfinished, \d+ (s|min) ago", rows["strong"])
+    assert "beta=8" in rows["strong"]
+
+    def listed(*conditions: str) -> list[str]:
+        words = [word for condition in conditions for word in ("--where", condition)]
+        lines = fedclass("list", "--json", *words, cwd=tmp_path).stdout.splitlines()
+        return [json.loads(line)["run"] for line in lines]
+
+    assert listed() == ["mild", "strong"]
+    assert listed("method.beta=8", "method=fedclass") == ["strong"]
+    assert listed("status=finished", "seed=0") == ["mild"]
+    assert listed("status=finished", "seed=1") == []
+    assert "no run has a key 'beta'" in failed(fedclass("list", "--where", "beta=8", cwd=tmp_path), 2)
+    assert "write it as KEY=VALUE" in failed(fedclass("list", "--where", "beta", cwd=tmp_path), 2)
+
+
+def test_the_cache_is_pruned(tiny_settings: list[str], tmp_path: Path) -> None:
+    home = {"FEDCLASS_DATA": str(tmp_path / "data")}
+    assert "say what may go" in failed(fedclass("cache", "prune", cwd=tmp_path, **home), 2)
+    assert fedclass("run", *settings(tiny_settings), "--out", "run", cwd=tmp_path, **home).returncode == 0
+    assert fedclass("cache", "show", "--limit", "1", cwd=tmp_path, **home).stdout.count("fedclass (paper)") == 1
+    assert "0 entries removed" in fedclass("cache", "prune", "--older-than", "1", cwd=tmp_path, **home).stdout
+    pruned = fedclass("cache", "prune", "--keep-gb", "0", cwd=tmp_path, **home).stdout
+    assert pruned.startswith("2 entries removed")
+    assert "0 stay" in pruned
+
+
+def test_help_keeps_what_stands_in_brackets(tmp_path: Path) -> None:
+    assert "fedclass[onnx]" in fedclass("export", "--help", cwd=tmp_path).stdout
+
+
+@pytest.mark.slow
+def test_a_script_without_guard_is_told_at_once(tiny_settings: list[str], tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        f"import fedclass\nfedclass.run(fedclass.load(None, {tiny_settings!r}), 'run', engine='processes', workers=2)\n"
+    )
+    result = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 1
+    assert result.stderr.count("Traceback") == 1, "none of the new processes'"
+    assert 'put its own work below `if __name__ == "__main__":`' in result.stderr
 
 
 def test_doctor_trains_a_step(tmp_path: Path) -> None:

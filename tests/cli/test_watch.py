@@ -266,7 +266,7 @@ def test_bars_follow_a_run_that_goes_on_and_a_task_that_is_reused(capsys: pytest
     assert (bar.total, bar.completed) == (6, 3)
     assert bar.fields["where"] == "task 1/2, round 3/3"
     assert bar.fields["accuracy"] == "accuracy 90.0 %"
-    assert bar.fields["left"] == "left 0:00:06"
+    assert bar.fields["left"] == "elapsed, 0:00:06 left"
     live.tell(0, a_round(1, 0))
     live.tell(0, RunResumed(task=1, round=0, machine={}))
     assert bar.completed == 3
@@ -285,7 +285,7 @@ def test_a_bar_that_joins_late_is_as_old_as_the_rounds_before_it() -> None:
     (bar,) = live.progress.tasks
     assert bar.elapsed is not None
     assert bar.elapsed >= 400
-    assert bar.fields["left"] == "left 0:13:20"  # four rounds of 200 s
+    assert bar.fields["left"] == "elapsed, 0:13:20 left"  # four rounds of 200 s
     live.tell(0, RunFinished(summary=SUMMARY))
     assert bar.fields["where"] == "finished"
 

@@ -9,6 +9,7 @@ import pytest
 
 from fedclass.experiment.compare import run_all, run_one
 from fedclass.experiment.config import SECTIONS, Experiment
+from fedclass.experiment.learned import superfluous
 from fedclass.experiment.reuse import APART, TaskStore, key_after, usual_store
 from fedclass.experiment.setup import prepare
 from fedclass.experiment.sources import sources
@@ -206,5 +207,11 @@ def test_the_store_can_be_looked_at_and_cleared(tiny: Tiny, tmp_path: Path) -> N
     assert (first.made_with["tasks"], second.made_with["tasks"]) == ([2], [2, 2])
     assert first.made_with["method"] == "fedwa"
     assert first.bytes > 300_000
+    assert superfluous([first, second], keep_bytes=first.bytes + second.bytes) == []
+    assert superfluous([second, first], keep_bytes=second.bytes) == [first], "the oldest go first"
+    assert superfluous([first, second], learned_before=second.time) == [first]
+    assert superfluous([first, second], learned_before=second.time, keep_bytes=0) == [first, second]
+    store.remove([first])
+    assert [entry.key for entry in store.entries()] == [second.key]
     store.clear()
     assert list(store.entries()) == []

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-import fedclass
-from fedclass.cli import compare, inspect, model, plan, report, reproduce, run, watch
+from fedclass.cli import compare, inspect, keys, listing, model, plan, report, reproduce, run, watch
 from fedclass.cli.cache import app as cache
 from fedclass.cli.data import app as data
 from fedclass.cli.deploy import app as deploy
@@ -42,7 +41,8 @@ app.command("methods")(inspect.methods)
 app.command("predict")(model.predict)
 app.command("evaluate")(model.evaluate)
 app.command("export")(model.export)
-app.command("list")(inspect.list_)
+app.command("list")(listing.list_)
+app.command("keys")(keys.keys)
 app.command("doctor")(inspect.doctor)
 app.add_typer(data, name="data")
 app.add_typer(cache, name="cache")
@@ -52,13 +52,23 @@ app.add_typer(site, name="site")
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"fedclass {fedclass.__version__}")
+        from fedclass.cli.version import version
+
+        print(version())
         raise typer.Exit
 
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_version,
+            is_eager=True,
+            help="Print it, with the commit of a checkout and the version of torch.",
+        ),
+    ] = False,
 ) -> None:
     pass
 

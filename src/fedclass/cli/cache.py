@@ -1,8 +1,16 @@
 """fedclass cache: tasks that earlier runs have learned."""
 
 import time
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from fedclass.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedclass.experiment.learned import Entry
+
+DAY = 24 * 60 * 60
 
 app = typer.Typer(
     help="Tasks that runs have learned, kept so that later runs with the same beginning need not learn them again.",
@@ -11,35 +19,81 @@ app = typer.Typer(
 
 
 @app.command()
-def show() -> None:
+def show(
+    limit: Annotated[int, typer.Option(min=0, help="How many of the newest to list. 0: all of them.")] = 20,
+) -> None:
     """What is kept, oldest first, and where."""
     from fedclass.cli.display import console, print_table
-    from fedclass.experiment.reuse import usual_store
+    from fedclass.experiment.learned import LearnedTasks, usual_folder
     from fedclass.report.tables import Table
 
-    store = usual_store()
-    entries = list(store.entries())
-    rows = []
-    for entry in entries:
-        made = entry.made_with
-        what = f"{made['method']} ({made['variant']})" if made else "damaged"
-        stream = f"{made['dataset']} {{{','.join(map(str, made['tasks']))}}}" if made else ""
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.time))
-        rows.append((entry.key[:12], what, stream, str(made.get("seed", "")), f"{entry.bytes / 1e6:.1f} MB", when))
-    if rows:
+    tasks = LearnedTasks(usual_folder())
+    entries = list(tasks.entries())
+    shown = entries[-limit:] if limit else entries
+    if shown:
         columns = ("key", "first learned by", "after tasks", "seed", "size", "when")
-        print_table(Table(title="learned tasks", columns=columns, rows=tuple(rows), notes=()))
-    total = sum(entry.bytes for entry in entries)
-    console.print(f"{len(entries)} entries, {total / 1e6:.1f} MB in {store.folder}", highlight=False)
+        print_table(Table(title="learned tasks", columns=columns, rows=tuple(map(_row, shown)), notes=()))
+    older = len(entries) - len(shown)
+    console.print(
+        f"{len(entries)} entries, {_size(entries)} in {tasks.folder}"
+        + (f"; {older} older ones are not listed (--limit 0 lists all)" if older else ""),
+        highlight=False,
+    )
+
+
+def _row(entry: "Entry") -> tuple[str, ...]:
+    made = entry.made_with
+    what = f"{made['method']} ({made['variant']})" if made else "damaged"
+    stream = f"{made['dataset']} {{{','.join(map(str, made['tasks']))}}}" if made else ""
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.time))
+    return entry.key[:12], what, stream, str(made.get("seed", "")), f"{entry.bytes / 1e6:.1f} MB", when
+
+
+def _size(entries: "list[Entry]") -> str:
+    return f"{sum(entry.bytes for entry in entries) / 1e6:.1f} MB"
+
+
+@app.command()
+def prune(
+    older_than: Annotated[
+        float | None, typer.Option(min=0, metavar="DAYS", help="Remove what was learned more than so many days ago.")
+    ] = None,
+    keep_gb: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="GB", help="Remove the oldest until the rest takes no more than this."),
+    ] = None,
+) -> None:
+    """Remove the oldest part of it. Runs under way take what they need from the rest, or learn it again.
+
+    Example:  fedclass cache prune --older-than 30 --keep-gb 5
+    """
+    from fedclass.cli.display import console
+    from fedclass.experiment.learned import LearnedTasks, superfluous, usual_folder
+
+    if older_than is None and keep_gb is None:
+        raise ConfigError("fedclass cache prune: say what may go: --older-than DAYS, --keep-gb GB, or both")
+    tasks = LearnedTasks(usual_folder())
+    entries = list(tasks.entries())
+    going = superfluous(
+        entries,
+        learned_before=None if older_than is None else time.time() - older_than * DAY,
+        keep_bytes=None if keep_gb is None else keep_gb * 1e9,
+    )
+    tasks.remove(going)
+    staying = [entry for entry in entries if entry not in going]
+    console.print(
+        f"{len(going)} entries removed ({_size(going)}), {len(staying)} stay ({_size(staying)}) in {tasks.folder}",
+        highlight=False,
+    )
 
 
 @app.command()
 def clear() -> None:
     """Remove all of it. Runs and data sets stay."""
     from fedclass.cli.display import console
-    from fedclass.experiment.reuse import usual_store
+    from fedclass.experiment.learned import LearnedTasks, usual_folder
 
-    store = usual_store()
-    count = sum(1 for _ in store.entries())
-    store.clear()
-    console.print(f"{count} entries removed from {store.folder}", highlight=False)
+    tasks = LearnedTasks(usual_folder())
+    count = sum(1 for _ in tasks.entries())
+    tasks.clear()
+    console.print(f"{count} entries removed from {tasks.folder}", highlight=False)

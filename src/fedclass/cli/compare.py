@@ -208,6 +208,7 @@ def carry_out(members: "Sequence[Member]", how: How, *, against: str | None = No
     from fedclass.cli.display import display
     from fedclass.experiment.compare import run_all
     from fedclass.runs.events import Event
+    from fedclass.runs.layout import RunDirectory
     from fedclass.runs.order import Order
     from fedclass.sinks import open_sinks
 
@@ -217,7 +218,11 @@ def carry_out(members: "Sequence[Member]", how: How, *, against: str | None = No
             Order(tuple(names), against).write(folder)
 
     plan = [(member.experiment, member.path) for member in members]
-    with open_sinks(how.sinks, [path for _, path in plan]) as record, display(_names(members)) as shown:
+    finished = [number for number, (_, path) in enumerate(plan) if RunDirectory(path).finished]
+    with (
+        open_sinks(how.sinks, [path for _, path in plan]) as record,
+        display(_names(members), finished=finished) as shown,
+    ):
 
         def listen(number: int, event: Event) -> None:
             shown.tell(number, event)

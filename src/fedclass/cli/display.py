@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Protocol, Self
@@ -34,6 +34,8 @@ from fedclass.runs.lines import Lines, Pace, accuracy_after, plan, remark
 # keep to, and a table should not lose its figures there.
 console = Console(markup=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160)
 
+FINISHED = "finished before; nothing is left to do"
+
 
 class Display(Protocol):
     """Hears every event of every run, with the run's number. RunStarted comes first, also of a run that goes on."""
@@ -45,9 +47,34 @@ class Display(Protocol):
     def tell(self, number: int, event: Event) -> None: ...
 
 
-def display(names: Sequence[str]) -> Display:
-    """Live bars on a terminal, plain lines elsewhere."""
-    return Live(names) if console.is_terminal else Plain(names)
+def display(names: Sequence[str], *, finished: Collection[int] = ()) -> Display:
+    """Live bars on a terminal, plain lines elsewhere. finished: the numbers of runs of which nothing is left to do."""
+    shown = Live(names) if console.is_terminal else Plain(names)
+    return _Brief(shown, finished)
+
+
+class _Brief:
+    """Passes on, of runs that were finished before, only that they are: nobody waits for their rounds again."""
+
+    def __init__(self, display: "Live | Plain", finished: Collection[int]) -> None:
+        self.display, self.finished = display, finished
+
+    def __enter__(self) -> Self:
+        self.display.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.display.__exit__(kind, error, trace)
+
+    def tell(self, number: int, event: Event) -> None:
+        if number not in self.finished:
+            self.display.tell(number, event)
+        elif isinstance(event, RunFinished):
+            self.display.tell_finished(number)
+        elif isinstance(event, Warned):
+            self.display.remark(number, remark(event), style="yellow")
 
 
 class Live:
@@ -102,7 +129,7 @@ class Live:
                 self.progress.update(row, completed=done, where=where)
             case RoundFinished():
                 pace = self.paces[number]
-                left = f"left {timedelta(seconds=round(pace.left_after(event)))}"
+                left = f"elapsed, {timedelta(seconds=round(pace.left_after(event)))} left"
                 done, where = pace.done(event.task, event.round) + 1, pace.where(event.task, event.round)
                 self.progress.update(row, completed=done, where=where, loss=f"loss {event.loss:.3f}", left=left)
                 self._grow_older(number)
@@ -115,21 +142,24 @@ class Live:
                 self.progress.stop_task(row)
             case RunResumed():
                 self.progress.update(row, completed=self.paces[number].done(event.task, event.round), where="goes on")
-                self._remark(number, remark(event), style="none")
+                self.remark(number, remark(event), style="none")
             case TaskReused():
-                self._remark(number, remark(event), style="none")
+                self.remark(number, remark(event), style="none")
             case Warned() | UpdateRejected() | UpdateMissing():
-                self._remark(number, remark(event), style="yellow")
+                self.remark(number, remark(event), style="yellow")
             case SitesKnown():
                 pace = self.paces[number]
                 pace.started = pace.started.knowing(event)
                 self.progress.update(row, total=pace.total)
-                self._remark(number, remark(event), style="none")
+                self.remark(number, remark(event), style="none")
             case TaskStarted():
                 pass
 
-    def _remark(self, number: int, text: str, *, style: str) -> None:
+    def remark(self, number: int, text: str, *, style: str) -> None:
         self.progress.console.print(f"{self.names[number]}: {text}", style=style, highlight=False)
+
+    def tell_finished(self, number: int) -> None:
+        self.progress.update(self.rows[number], total=1, completed=1, where=FINISHED)
 
     def _grow_older(self, number: int) -> None:
         """A run that is watched from half-way on is as old as its rounds are long."""
@@ -156,7 +186,13 @@ class Plain:
     def tell(self, number: int, event: Event) -> None:
         line = self.lines[number].line(event)
         if line is not None:
-            print(f"{self.names[number]}: {line}", flush=True)
+            self.remark(number, line)
+
+    def remark(self, number: int, text: str, *, style: str = "none") -> None:  # noqa: ARG002
+        print(f"{self.names[number]}: {text}", flush=True)
+
+    def tell_finished(self, number: int) -> None:
+        self.remark(number, FINISHED)
 
 
 class State(Plain):

@@ -1,11 +1,9 @@
-"""fedclass methods, fedclass list, fedclass doctor."""
+"""fedclass methods, fedclass doctor."""
 
 import inspect
-import os
 import sys
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, get_args, get_type_hints
+from typing import Annotated
 
 import typer
 
@@ -24,33 +22,32 @@ def methods(
     """
     from rich.table import Table
 
+    from fedclass.cli.catalogue import glance
     from fedclass.cli.display import console
-    from fedclass.experiment.config import find_method
-    from fedclass.methods import METHODS
-    from fedclass.methods.base import own_words
 
+    table = Table(box=None, padding=(0, 2))
     if name is None:
-        table = Table(box=None, padding=(0, 2))
         for column in ("method", "what it is", "variants"):
             table.add_column(column)
-        for id, method in METHODS.items():
-            table.add_row(id, inspect.cleandoc(method.__doc__ or "").splitlines()[0], ", ".join(_variants(method)))
+        for each in glance():
+            table.add_row(each.id, each.summary, ", ".join(each.variants))
         console.print(table)
         console.print("\n`fedclass methods NAME` shows its parameters; --method package.module:Class runs your own.")
         return
+    from fedclass.cli.keys import keys_of
+    from fedclass.experiment.config import find_method
+    from fedclass.methods.base import own_words
+
     method = find_method(name)
     console.print(name, style="bold")
     console.print(f"\n{inspect.cleandoc(method.__doc__ or '')}\n", highlight=False)
     source, fidelity = own_words(method)
     console.print(f"source    {source}\nfidelity  {fidelity}\n", highlight=False, markup=False)
-    hints = get_type_hints(method, include_extras=True)
-    table = Table(box=None, padding=(0, 2), title="parameters: table [method] of a recipe", title_justify="left")
-    for column in ("key", "default", "meaning"):
+    table.title, table.title_justify = "parameters: table [method] of a recipe", "left"
+    for column in ("key", "default", "allowed", "meaning"):
         table.add_column(column)
-    default = method()
-    for f in fields(method):
-        about = next((a.description for a in get_args(hints[f.name]) if hasattr(a, "description")), "")
-        table.add_row(f.name, _shown(getattr(default, f.name)), about or "")
+    for key in keys_of(method):
+        table.add_row(key.name, key.default or "-", key.allowed, key.meaning)
     console.print(table)
     _print_places(name, recipe, overrides or [])
 
@@ -103,56 +100,6 @@ def _print_places(name: str, recipe: str | None, overrides: list[str]) -> None:
     )
 
 
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _variants(method: type) -> list[str]:
-    hint = get_type_hints(method).get("variant")
-    return [str(option) for option in get_args(hint)] if hint else ["standard"]
-
-
-def list_(folder: Annotated[Path, typer.Argument(help="Where to look for runs.")] = Path("runs")) -> None:
-    """List runs: what they were, how far they got, what came out."""
-    from rich.table import Table
-
-    from fedclass.cli.display import console
-    from fedclass.errors import RunError
-    from fedclass.runs.results import list_runs
-
-    if not folder.is_dir():
-        raise RunError(f"{folder}: no such folder; `fedclass run` makes the first run")
-    found, damaged = list_runs(folder)
-    for error in damaged:
-        print(f"warning: {error}", file=sys.stderr)
-    if not found:
-        console.print(f"no runs in {folder}; `fedclass run` makes the first", highlight=False)
-        return
-    table = Table(box=None, padding=(0, 2))
-    for column in ("run", "method (variant)", "data", "tasks", "seed", "rounds"):
-        table.add_column(column, justify="right" if column in ("seed", "rounds") else "left")
-    for column in ("global", "forgetting"):
-        table.add_column(column, justify="right")
-    for run in found:
-        start, summary = run.started, run.summary
-        figures = ("-", "-")
-        if summary:
-            images = "validation_" if start.validation_images else ""
-            word = " (validation)" if images else ""
-            accuracy, forgetting = (summary[images + key] for key in ("accuracy_last", "forgetting_fedclass"))
-            figures = f"{accuracy:.1f}{word}", "-" if forgetting is None else f"{forgetting:.1f}{word}"
-        table.add_row(
-            str(run.path.relative_to(folder)),
-            f"{start.method} ({start.variant})",
-            start.dataset + (" (unofficial)" if start.official is False else ""),
-            ",".join(map(str, start.tasks)),
-            str(start.seed),
-            f"{run.rounds_done}/{run.rounds}",
-            *figures,
-        )
-    console.print(table)
-
-
 def doctor() -> None:
     """Check this machine: versions, cores, GPU, data folder, and one real training step. Exit code 0 if all is well."""
     import platform
@@ -162,6 +109,7 @@ def doctor() -> None:
     import fedclass
     from fedclass.cli.display import console
     from fedclass.data.source import cache_folder
+    from fedclass.experiment.compare import cores
 
     def line(name: str, value: str) -> None:
         console.print(f"{name:<14} {value}", highlight=False)
@@ -169,7 +117,7 @@ def doctor() -> None:
     line("fedclass", f"{fedclass.__version__} ({Path(fedclass.__file__).parent})")
     line("python", f"{platform.python_version()} ({sys.executable})")
     line("torch", f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()} kernels")
-    line("cores", f"{os.cpu_count()}; each run uses one")
+    line("cores", f"{cores()}; runs use all of them where that saves time, or as many as --workers says")
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none that torch can use"
     line("GPU", gpu)
     folder = cache_folder()

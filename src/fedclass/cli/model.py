@@ -169,10 +169,10 @@ def export(
     run: RunArgument,
     to: Annotated[Path, typer.Option(help="The ONNX file to write; one that is there is replaced.")],
 ) -> None:
-    """Write the model of a run to an ONNX file, after comparing it with the original in onnxruntime.
+    r"""Write the model of a run to an ONNX file, after comparing it with the original in onnxruntime.
 
     The graph takes images as uint8 (N, height, width, channels) and returns scores (N, classes). It normalises them
-    itself. Class names and the rest are in its metadata. Needs: pip install 'fedclass[onnx]'
+    itself. Class names and the rest are in its metadata. Needs: pip install 'fedclass\[onnx]'
 
     Example:  fedclass export runs/mine --to model.onnx
     """

@@ -101,7 +101,7 @@ def run(
     with (
         said_when_stopped(RunDirectory(root).config, f"type: fedclass run --resume {shlex.quote(str(root))}"),
         open_sinks(sinks or [], [root]) as record,
-        display([experiment.method_name]) as shown,
+        display([experiment.method_name], finished=[0] if RunDirectory(root).finished else []) as shown,
     ):
 
         def listen(event: Event) -> None:

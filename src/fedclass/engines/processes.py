@@ -24,7 +24,7 @@ import torch
 
 from fedclass.engines.channel import Channel
 from fedclass.engines.shared import Shared
-from fedclass.errors import ClientError, FedclassError
+from fedclass.errors import ClientError, ConfigError, FedclassError
 from fedclass.federation.client import Client
 from fedclass.federation.store import ClientState, ClientStore
 from fedclass.usercode import Noticed, noticed, take_note, watching
@@ -34,6 +34,7 @@ AHEAD = 64  # jobs given out before the oldest of them is done; that many update
 TRIES = 3  # for a job whose worker dies
 QUEUE = 2  # jobs a worker may have: one that it does, and one to go on with while this process hears of the first
 SHORT = 0.5  # seconds; a worker with longer jobs gets one at a time, so that all end together
+UNGUARDED = 78  # exit code of a process that would start runs while it imports the main script
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
@@ -116,6 +117,7 @@ class Processes:
                 answer = _received(worker)
                 if answer is None:
                     self._replace(number)
+                    check_guarded(worker.process.exitcode)
                     tries[position] += 1
                     if tries[position] == TRIES:
                         raise ClientError(f"{job.where}: its worker died {TRIES} times ({_why(worker.process)})")
@@ -216,7 +218,7 @@ def _why(process: BaseProcess) -> str:
     code = process.exitcode or 0
     if code < 0:
         return f"signal {-code}; if memory is short, use fewer --workers"
-    return f'exit code {code}, for what it printed; a script that starts runs needs `if __name__ == "__main__":`'
+    return f"exit code {code}, for what it printed"
 
 
 # In the worker.
@@ -279,6 +281,25 @@ def new_process(target: Callable[..., None], *args: object, daemon: bool = False
     process = CONTEXT.Process(target=_begin, args=(dict(os.environ), target, args), daemon=daemon)
     process.start()
     return process
+
+
+def leave_if_unguarded() -> None:
+    """To be called before a run starts: a new process that gets here while it imports the main script ends at once.
+
+    Python's new processes import the script that they belong to. One that starts a run in its first lines would do so
+    in each of them, which would start processes of their own, and so on.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # multiprocessing's own mark of that time
+        os._exit(UNGUARDED)
+
+
+def check_guarded(code: int | None) -> None:
+    """code: with which a new process ended."""
+    if code == UNGUARDED:
+        raise ConfigError(
+            "a script that starts runs in several processes is imported by each of them: put its own work below "
+            '`if __name__ == "__main__":`, or use engine="inprocess"'
+        )
 
 
 def _begin(environment: dict[str, str], target: Callable[..., None], args: tuple[object, ...]) -> None:

@@ -15,9 +15,11 @@ from fedclass.engines.inprocess import InProcess
 from fedclass.engines.processes import (
     CONTEXT,
     Processes,
+    check_guarded,
     end_with_parent,
     ignore_interrupts,
     keep_freed_memory,
+    leave_if_unguarded,
     new_process,
     signals_later,
 )
@@ -68,6 +70,7 @@ def run_one(
     new or empty.  reuse: tasks that an earlier run with the same beginning has learned are taken over.  changed_code:
     what the directory holds is taken although code has changed since; such runs say so.
     """
+    leave_if_unguarded()
     directory = RunDirectory(Path(root))
     setup: Setup | None
     if go_on and directory.config.exists():
@@ -149,6 +152,7 @@ def run_all(
     and the others wait for it; cores that are free meanwhile help it.  changed_code: as of `run_one`.  prepared: is
     called once nothing can be wrong any more with any experiment, before the first one is run.
     """
+    leave_if_unguarded()
     firsts, files = _prepared(experiments, reuse=reuse, changed_code=changed_code)
     prepared()
     how = {"go_on": True, "reuse": reuse, "changed_code": changed_code}
@@ -177,6 +181,7 @@ def run_all(
             except queue.Empty:
                 for number in gone:  # whatever it had to say has been heard by now
                     code = running.pop(number).exitcode
+                    check_guarded(code)
                     beginning.pop(number, None)
                     failures[number] = RunError(f"{experiments[number][1]}: its process ended early, with code {code}")
                 continue

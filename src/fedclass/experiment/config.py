@@ -152,7 +152,7 @@ class EvaluationSettings:
 class Experiment:
     """All that determines a run."""
 
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0, description="of everything random")] = 0
     seeds: SeedSettings = field(default_factory=SeedSettings)
     data: DataSettings = field(default_factory=DataSettings)
     stream: StreamSettings = field(default_factory=StreamSettings)
@@ -227,6 +227,8 @@ SECTIONS: dict[str, type[Any]] = {
 
 Table = dict[str, Any]
 STORED = "config.toml"  # a run's own recipe, which nobody is asked to change
+
+LARGEST = 2**31 - 1  # of whole numbers in a table; any more are a slip of the pen, such as rounds = 1e12
 
 
 def load(
@@ -374,6 +376,8 @@ def read_table(kind: type[Any], table: object, where: str) -> Any:
             raise ConfigError(f"{where}: {key} = {value!r}: Input should be a number")
         if isinstance(got, float) and not math.isfinite(got):
             raise ConfigError(f"{where}: {key} = {value!r}: Input should be a finite number")
+        if isinstance(got, int) and abs(got) > LARGEST:
+            raise ConfigError(f"{where}: {key} = {value!r}: Input should be at most {LARGEST}")
     return read
 
 

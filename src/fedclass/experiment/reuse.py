@@ -7,11 +7,10 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from fedclass.data.source import cache_folder
 from fedclass.errors import RunError
 from fedclass.experiment.checkpoint import Checkpoints, State
+from fedclass.experiment.learned import LearnedTasks, usual_folder
 from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.setup import Setup, shares_sha256
 from fedclass.experiment.sources import Sources
@@ -51,21 +50,8 @@ class Reusable:
     keys: Sequence[str]
 
 
-@dataclass(frozen=True)
-class Entry:
-    """For people: what is kept under a key."""
-
-    key: str
-    made_with: Mapping[str, Any]
-    bytes: int
-    time: float
-
-
-class TaskStore:
+class TaskStore(LearnedTasks):
     """A folder with the states of runs after each of their tasks, by the hash of all that determines them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
 
     def longest(self, setup: Setup, code: Sources) -> tuple[Reusable | None, list[str]]:
         """The state after as many tasks as possible; and what is wrong with those that cannot be used."""
@@ -112,24 +98,9 @@ class TaskStore:
             if not (self.folder / key).exists():  # another run may have been quicker
                 raise
 
-    def entries(self) -> Iterator[Entry]:
-        """What is there, oldest first; damaged ones have nothing to say of themselves."""
-        folders = [path for path in self.folder.glob("*") if path.is_dir() and path.suffix != ".part"]
-        for folder in sorted(folders, key=lambda path: path.stat().st_mtime):
-            size = sum(path.stat().st_size for path in folder.iterdir())
-            try:
-                made_with = json.loads((folder / "00000001.json").read_bytes())["made_with"]
-            except (OSError, ValueError, KeyError):
-                made_with = {}
-            yield Entry(folder.name, made_with, size, folder.stat().st_mtime)
-
-    def clear(self) -> None:
-        if self.folder.exists():
-            shutil.rmtree(self.folder)
-
 
 def usual_store() -> TaskStore:
-    return TaskStore(cache_folder() / "learned-tasks")
+    return TaskStore(usual_folder())
 
 
 def _of_the_tasks(events: Iterator[Event]) -> Iterator[Event]:

@@ -17,6 +17,7 @@ from fedclass.report.tables import Table, results_tables
 from fedclass.runs.layout import flat, write_atomically
 from fedclass.runs.lines import left_out
 
+PICTURED = ("accuracy-over-rounds", "forgetting-over-rounds")
 MOST_REJECTED = 50  # in the table; the events have them all
 
 
@@ -43,14 +44,21 @@ class Report:
     charts: list[Chart]
 
 
-def write_report(runs: Sequence[History], page: Path, pictures: Path) -> None:
-    """The page, and its charts as .svg and .png files for papers."""
+def write_report(runs: Sequence[History], page: Path, pictures: Path, *, picture: Path | None = None) -> None:
+    """The page, and its charts as .svg, .pdf and .png files for papers.
+
+    picture: an SVG file for accuracy and forgetting over rounds, side by side.
+    """
     report = build(runs)
     try:
         pictures.mkdir(parents=True, exist_ok=True)
         write_atomically(page, report.page.encode(errors="replace"))
         for chart in report.charts:
             plots.save(chart.figure, pictures, chart.name)
+        if picture is not None:
+            shown = [chart for chart in report.charts if chart.name in PICTURED]
+            label = ". ".join(chart.alt for chart in shown)
+            write_atomically(picture, plots.side_by_side([chart.figure for chart in shown], label=label))
     except OSError as error:
         raise RunError(
             f"{error.filename or page}: cannot be written ({error.strerror}); choose another --out"

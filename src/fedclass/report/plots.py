@@ -58,6 +58,12 @@ USUAL = {
     "joint": "standard",
 }
 
+UNTOLD = {  # what a file would say of itself
+    "svg": ("Date", "Creator", "Format", "Type"),
+    "pdf": ("CreationDate", "Creator", "Producer"),
+    "png": ("Software",),
+}
+
 WIDTH, HEIGHT = 4.6, 3.0  # inches; the height is without the legend
 LONGEST = 18  # letters of a name beside an axis
 SETTINGS: dict[Any, Any] = {
@@ -360,9 +366,23 @@ def sheet_picture(sheet: NDArray[np.uint8], classes: Sequence[str], path: Path) 
 
 
 def save(figure: Figure, folder: Path, name: str) -> None:
-    """For papers: NAME.svg, with letters as outlines that look the same everywhere, and NAME.png."""
-    write_atomically(folder / f"{name}.svg", _drawn(figure, "svg", fonts="path"))
-    write_atomically(folder / f"{name}.png", _drawn(figure, "png", fonts="path"))
+    """For papers: NAME.svg, with letters as outlines that look the same everywhere, NAME.pdf and NAME.png."""
+    for format in ("svg", "pdf", "png"):
+        write_atomically(folder / f"{name}.{format}", _drawn(figure, format, fonts="path"))
+
+
+def side_by_side(figures: Sequence[Figure], *, label: str) -> bytes:
+    """Several charts as one SVG picture on white. label: what it shows, for those who do not see it."""
+    parts, left, height = list[str](), 0.0, 0.0
+    for figure in figures:
+        text = _drawn(figure, "svg", fonts="path").decode()
+        wide, high = (72 * float(inches) for inches in figure.get_size_inches())
+        parts.append(text[text.index("<svg") :].replace("<svg ", f'<svg x="{left:g}" ', 1))
+        left, height = left + wide, max(height, high)
+    size = f'width="{left:g}pt" height="{height:g}pt" viewBox="0 0 {left:g} {height:g}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{html.escape(label)}">'
+    sheet = f'<rect width="{left:g}" height="{height:g}" fill="white"/>'
+    return "\n".join([head, sheet, *parts, "</svg>", ""]).encode()
 
 
 def inline_svg(figure: Figure, prefix: str, *, label: str) -> str:
@@ -389,12 +409,14 @@ def inline_svg(figure: Figure, prefix: str, *, label: str) -> str:
 def _drawn(figure: Figure, format: str, *, fonts: str) -> bytes:
     """The same bytes each time: no date, and ids that derive from what is drawn."""
     buffer = io.BytesIO()
-    bare = {"Date": None, "Creator": None, "Format": None, "Type": None} if format == "svg" else {"Software": None}
-    with _quiet(), matplotlib.rc_context({"svg.hashsalt": "fedclass", "svg.fonttype": fonts}):
+    settings: dict[Any, Any] = {"svg.hashsalt": "fedclass", "svg.fonttype": fonts, "pdf.fonttype": 42}  # 42: TrueType
+    with _quiet(), matplotlib.rc_context(settings):
         if figure.get_layout_engine() is not None:
             figure.draw_without_rendering()
             figure.set_layout_engine("none")  # found once: it takes as long as drawing, and holds for every format
-        figure.savefig(buffer, format=format, dpi=200, metadata=bare, transparent=fonts == "none")
+        figure.savefig(
+            buffer, format=format, dpi=200, metadata=dict.fromkeys(UNTOLD[format]), transparent=fonts == "none"
+        )
     return buffer.getvalue()
 
 

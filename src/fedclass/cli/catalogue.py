@@ -1,0 +1,59 @@
+"""The methods at a glance, read from their source: to import them is to import torch, which takes seconds."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+STANDARD = "standard"  # the variant of a method that has no others
+
+
+@dataclass(frozen=True)
+class Glance:
+    id: str
+    summary: str
+    variants: tuple[str, ...]
+
+
+def glance() -> Iterator[Glance]:
+    """A line for each of `fedclass.methods.METHODS`, in its order."""
+    registry = ast.parse((PACKAGE / "methods" / "__init__.py").read_text(encoding="utf-8"))
+    homes = {
+        alias.name: PACKAGE.parent.joinpath(*str(node.module).split(".")).with_suffix(".py")
+        for node in registry.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    table = _assigned(registry, "METHODS")
+    assert isinstance(table, ast.Dict)
+    for key, value in zip(table.keys, table.values, strict=True):
+        assert isinstance(key, ast.Constant)
+        assert isinstance(value, ast.Name)
+        module = ast.parse(homes[value.id].read_text(encoding="utf-8"))
+        (found,) = (node for node in module.body if isinstance(node, ast.ClassDef) and node.name == value.id)
+        summary = (ast.get_docstring(found) or "").partition("\n")[0]
+        yield Glance(str(key.value), summary, _variants(module, found))
+
+
+def _variants(module: ast.Module, method: ast.ClassDef) -> tuple[str, ...]:
+    """The options of its field `variant`: Literal[...], or the name of one."""
+    for node in method.body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "variant":
+            for part in ast.walk(node.annotation):
+                literal = _assigned(module, part.id) if isinstance(part, ast.Name) else part
+                if isinstance(literal, ast.Subscript) and ast.unparse(literal.value) == "Literal":
+                    return tuple(ast.literal_eval(literal.slice))
+    return (STANDARD,)
+
+
+def _assigned(module: ast.Module, name: str) -> ast.expr | None:
+    """What a name at the top of a module is set to."""
+    for node in module.body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        if any(ast.unparse(target) == name for target in targets):
+            assert isinstance(node, ast.Assign | ast.AnnAssign)
+            return node.value
+    return None

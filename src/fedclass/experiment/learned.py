@@ -1,0 +1,71 @@
+"""The folder of learned tasks as people look after it: what it holds, and what may go. Read without torch."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedclass.data.source import cache_folder
+
+
+@dataclass(frozen=True)
+class Entry:
+    """For people: what is kept under a key.  time: when it was learned, in seconds since 1970."""
+
+    key: str
+    made_with: Mapping[str, Any]
+    bytes: int
+    time: float
+
+
+class LearnedTasks:
+    """Folders with the states of runs after their tasks; each is called by its key."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def entries(self) -> Iterator[Entry]:
+        """What is there, oldest first; damaged ones have nothing to say of themselves."""
+        folders = [path for path in self.folder.glob("*") if path.is_dir() and path.suffix != ".part"]
+        for folder in sorted(folders, key=lambda path: path.stat().st_mtime):
+            size = sum(path.stat().st_size for path in folder.iterdir())
+            try:
+                made_with = json.loads((folder / "00000001.json").read_bytes())["made_with"]
+            except (OSError, ValueError, KeyError):
+                made_with = {}
+            yield Entry(folder.name, made_with, size, folder.stat().st_mtime)
+
+    def remove(self, entries: Iterable[Entry]) -> None:
+        """Each is gone for other processes at once, or is there whole."""
+        for entry in entries:
+            going = self.folder / f"{entry.key}.{os.getpid()}.part"
+            (self.folder / entry.key).rename(going)
+            shutil.rmtree(going)
+
+    def clear(self) -> None:
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+
+
+def superfluous(
+    entries: Iterable[Entry], *, learned_before: float | None = None, keep_bytes: float | None = None
+) -> list[Entry]:
+    """Entries that are older than a time, and the oldest of the others while they take more than so many bytes."""
+    going, staying = list[Entry](), list[Entry]()
+    for entry in sorted(entries, key=lambda entry: entry.time):
+        old = learned_before is not None and entry.time < learned_before
+        (going if old else staying).append(entry)
+    total = sum(entry.bytes for entry in staying)
+    for entry in staying:
+        if keep_bytes is None or total <= keep_bytes:
+            break
+        going.append(entry)
+        total -= entry.bytes
+    return going
+
+
+def usual_folder() -> Path:
+    return cache_folder() / "learned-tasks"
