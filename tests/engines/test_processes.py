@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -181,3 +183,45 @@ def test_the_data_are_mapped_and_not_copied(tiny: Tiny) -> None:
     images[3] = 77
     assert (second.stream.data.train.images[3] == 77).all()
     assert torch.from_numpy(second.stream.data.train.images).is_contiguous()
+
+
+TYPED = """
+from dataclasses import dataclass
+from pathlib import Path
+from fedclass.errors import RunError
+from fedclass.experiment.compare import run_all, run_one
+from fedclass.experiment.config import load
+from fedclass.methods import FedAvg
+
+def tell(*_):
+    pass
+
+print(run_one(load(None, SETTINGS), "one", engine="processes", workers=2)["weights_sha256"])
+print(run_all([(load(None, SETTINGS), Path("all"))], listen=tell))
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(FedAvg):
+    pass
+
+mine = load(None, SETTINGS, method="__main__:Mine")
+for run in (lambda: run_one(mine, "mine", engine="processes"), lambda: run_all([(mine, Path("mine"))], listen=tell)):
+    try:
+        run()
+    except RunError as error:
+        print(error)
+"""
+
+
+def test_what_is_typed_into_python_may_start_processes_but_not_be_sent_to_them(
+    tiny: Tiny, tiny_settings: list[str], tmp_path: Path
+) -> None:
+    """`python -`, which says that its script is in a file called <stdin>; a notebook has no file either."""
+    settings = [*tiny_settings, "train.rounds=1"]
+    typed = TYPED.replace("SETTINGS", repr(settings))
+    done = subprocess.run([sys.executable, "-"], input=typed, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr == ""
+    weights, failures, *refused = done.stdout.splitlines()
+    assert weights == run_one(tiny("train.rounds=1"), tmp_path / "here")["weights_sha256"]
+    assert failures == "{}"
+    assert [line.startswith("a method or backbone that is typed into Python") for line in refused] == [True, True]
+    assert not (tmp_path / "mine").exists()

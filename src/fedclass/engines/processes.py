@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -279,7 +280,8 @@ def new_process(target: Callable[..., None], *args: object, daemon: bool = False
     takes seconds of processor time, once for all new processes.
     """
     process = CONTEXT.Process(target=_begin, args=(dict(os.environ), target, args), daemon=daemon)
-    process.start()
+    with _no_script_without_file():
+        process.start()
     return process
 
 
@@ -300,6 +302,21 @@ def check_guarded(code: int | None) -> None:
             "a script that starts runs in several processes is imported by each of them: put its own work below "
             '`if __name__ == "__main__":`, or use engine="inprocess"'
         )
+
+
+@contextlib.contextmanager
+def _no_script_without_file() -> Iterator[None]:
+    """Python has new processes import the script; what comes from `python -` is said to be in a file, and is not."""
+    script = sys.modules["__main__"]
+    file = getattr(script, "__file__", None)
+    if file is None or Path(file).exists():
+        yield
+        return
+    del script.__file__
+    try:
+        yield
+    finally:
+        script.__file__ = file
 
 
 def _begin(environment: dict[str, str], target: Callable[..., None], args: tuple[object, ...]) -> None:

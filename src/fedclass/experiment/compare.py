@@ -71,6 +71,8 @@ def run_one(
     what the directory holds is taken although code has changed since; such runs say so.
     """
     leave_if_unguarded()
+    if engine != "inprocess":
+        check_importable(experiment)
     directory = RunDirectory(Path(root))
     setup: Setup | None
     if go_on and directory.config.exists():
@@ -96,6 +98,17 @@ def run_one(
     setup = shared.open()  # lets go of the first copy
     with Processes(shared, store, workers=min(workers or cores(), setup.stream.clients)) as pool:
         return run(setup, pool, directory, listen, done=done(setup), **how)
+
+
+def check_importable(experiment: Experiment) -> None:
+    """Refuse a method or backbone that other processes would look for in vain."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    modules = {type(experiment.method).__module__, experiment.model.name.partition(":")[0]}
+    if "__main__" in modules and (file is None or not Path(file).exists()):
+        raise RunError(
+            "a method or backbone that is typed into Python cannot be imported by other processes; put it into a "
+            "module of its own, or carry out its runs one by one, with the engine inprocess"
+        )
 
 
 def left_to_do(
@@ -209,6 +222,7 @@ def _prepared(
     """What each experiment's first task is known by, and its code. All that can be wrong with any comes out here."""
     firsts, files = [], []
     for number, (experiment, root) in enumerate(experiments):
+        check_importable(experiment)
         directory = RunDirectory(root)
         setup: Setup | None
         if directory.config.exists():
