@@ -239,6 +239,7 @@ class Client:
             weights=job.weights,
             counts=counts,
             round=job.round,
+            task_sizes=self.stream.task_sizes[: job.task + 1],
             met=frozenset(label for label in state.exemplars.of_class if label < old),
             sgd=self._sgd(job, epoch=0),
             steps=steps,
