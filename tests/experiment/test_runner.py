@@ -52,7 +52,7 @@ def of_kind(kind: type[T], events: list[Event]) -> list[T]:
     "method",
     [
         *("fedavg", "fedclass", "fedclass-tuned", "fedeven", "glfc", "glfc:glfc", "fedicarl", "fedwa", "fedwa:pycil"),
-        *("fedprox", "lwf", "ewc", "fedgkd", "joint"),
+        *("fedprox", "lwf", "ewc", "fedgkd", "joint", "lga"),
     ],
 )
 def test_every_method_learns_two_tasks(method: str, tiny: Tiny, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
 from fedclass.losses import (
+    adaptive_weights,
     compensated_loss,
     glfc_loss,
     gradient_compensation_weights,
@@ -164,3 +165,25 @@ def test_on_the_first_task_glfc_is_plain_binary_cross_entropy(batch):
     target = one_hot(batch.labels, batch.current.shape[1]).double()
     want = binary_cross_entropy_with_logits(batch.current, target)
     torch.testing.assert_close(glfc_loss(batch.current, None, batch.labels), want)
+
+
+@given(batch=batches())
+@checked
+def test_lgas_weights_are_those_of_its_authors_code_and_finite_where_theirs_are_not(batch):
+    old = [1, batch.g] if batch.g > 1 else [1]
+    got = adaptive_weights(batch.current.requires_grad_(), batch.labels, ends=old)
+    want = oracle.adaptive_weights(batch.current.tolist(), batch.labels.tolist(), old)
+    assert got.tolist() == pytest.approx(want, rel=1e-6)
+    assert not got.requires_grad
+    sure = adaptive_weights(torch.full_like(batch.current, 1e4), batch.labels, ends=old)  # every g is 0 in float32
+    assert sure.isfinite().all()
+
+
+def test_with_one_earlier_task_lgas_weights_are_glfcs_softened_and_limited():
+    """A group's g has the power 1/2, and no weight is below 0.5 or above 5."""
+    batch = random_batch(size=16, g=3, h=2, scale=2.0)
+    score = batch.current.gather(1, batch.labels[:, None]).squeeze(1)
+    g = (1 - score.sigmoid()).sqrt()
+    want = torch.stack([g[i] / g[(batch.labels < 3) == (batch.labels[i] < 3)].mean() for i in range(16)])
+    torch.testing.assert_close(adaptive_weights(batch.current, batch.labels, ends=[3]), want.clamp(0.5, 5.0))
+    assert want.min() < 0.5, "the limit was met"

@@ -14,6 +14,7 @@ from fedclass.errors import RunError
 from fedclass.federation.server import rejection
 from fedclass.methods import (
     GLFC,
+    LGA,
     METHODS,
     Batch,
     ClientContext,
@@ -265,6 +266,17 @@ def test_glfcs_authors_lower_the_learning_rate_within_three_of_ten_rounds() -> N
     for (round, epoch), rate in want.items():
         rates = method.rates(RECIPES, progress=Progress(round, 10, epoch, 20))
         assert rates == Rates(learning_rate=rate, momentum=0.0, weight_decay=1e-5)
+
+
+def test_lga_knows_the_ends_of_earlier_tasks_and_weighs_nothing_at_a_client_without_old_classes(given: Given) -> None:
+    current, labels, previous = given.logits, given.batch.labels, given.previous
+    for met, ends in ((frozenset({0}), [1, OLD]), (frozenset(), [])):
+        client = replace(given.client, task_sizes=(1, OLD - 1, NEW), met=met)
+        want = losses.lga_loss(current, previous, labels, ends=ends)
+        torch.testing.assert_close(LGA().loss(client, given.batch), want)
+        torch.testing.assert_close(LGA(scale=0.5).loss(client, given.batch), 0.5 * want)
+    first = Batch(given.batch.images, labels, None)
+    torch.testing.assert_close(LGA().loss(given.client, first), losses.glfc_loss(current, None, labels))
 
 
 def test_the_authors_settings_of_glfc_are_parameters_and_released_takes_the_recipes() -> None:

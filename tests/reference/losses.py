@@ -186,6 +186,34 @@ def glfc_loss(current: Rows, previous: Rows | None, labels: Sequence[int], learn
     return 0.5 * compensated + 0.5 * relation_distillation(current, previous, labels)
 
 
+def adaptive_weights(current: Rows, labels: Sequence[int], ends: Sequence[int]) -> list[float]:
+    """LGA's weights as its authors' code computes them: of each earlier task, all up to it are one group."""
+    tasks = len(ends)
+    g = [abs(sigmoid(row[label]) - 1) ** (tasks / (tasks + 1)) for row, label in zip(current, labels, strict=True)]
+    groups = [[i for i, label in enumerate(labels) if label >= ends[-1]]]
+    for end in ends:
+        groups.append([i for i, label in enumerate(labels) if label < end])
+    weights = [0.0 for _ in labels]
+    for group in groups:
+        for i in group:
+            weights[i] += g[i] / mean([g[k] for k in group])
+    return [min(max(weight, 0.5), 5.0) for weight in weights]
+
+
+def lga_loss(current: Rows, previous: Rows | None, labels: Sequence[int], ends: Sequence[int]) -> float:
+    if previous is None:
+        return compensated_loss(current, labels, 0)
+    weights = adaptive_weights(current, labels, ends) if ends else [1.0 for _ in labels]
+    entries = []
+    for student, teacher, label, weight in zip(current, previous, labels, weights, strict=True):
+        for j in range(len(student)):
+            hard = 1.0 if j == label else 0.0
+            soft = sigmoid(teacher[j]) if j < len(teacher) else hard
+            p = sigmoid(student[j])
+            entries.append(weight * (cross_entropy(hard, p) + cross_entropy(soft, p)))
+    return mean(entries)
+
+
 def balanced_cross_entropy(
     current: Rows, labels: Sequence[int], counts: Sequence[int], strength: float = 1.0, smoothing: float = 0.0
 ) -> float:

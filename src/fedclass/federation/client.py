@@ -246,6 +246,7 @@ class Client:
             weights=job.weights,
             counts=counts,
             round=job.round,
+            task_sizes=self.stream.task_sizes[: job.task + 1],
             met=frozenset(label for label in state.exemplars.of_class if label < old),
             rates=self._rates(job, epoch=0),
             steps=steps,

@@ -9,15 +9,18 @@ from fedclass.losses.balanced import balanced_cross_entropy, log_prior
 from fedclass.losses.distillation import distillation, stored_logits_error, teacher_divergence
 from fedclass.losses.penalty import pull
 from fedclass.losses.sigmoid import (
+    adaptive_weights,
     compensated_loss,
     glfc_loss,
     gradient_compensation_weights,
     icarl_loss,
+    lga_loss,
     relation_distillation,
     released_icarl_loss,
 )
 
 __all__ = [
+    "adaptive_weights",
     "augmented_distillation",
     "augmented_log_target",
     "balanced_cross_entropy",
@@ -26,6 +29,7 @@ __all__ = [
     "glfc_loss",
     "gradient_compensation_weights",
     "icarl_loss",
+    "lga_loss",
     "log_prior",
     "pull",
     "relation_distillation",

@@ -1,8 +1,10 @@
-"""Losses of methods that score every class with its own sigmoid: iCaRL and GLFC's client loss.
+"""Losses of methods that score every class with its own sigmoid: iCaRL, and the client losses of GLFC and LGA.
 
 `previous` is None on the first task, when there is no teacher. labels: (B,) int64 in
 0..g+h-1, old classes first.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -54,12 +56,36 @@ def gradient_compensation_weights(current: Tensor, labels: Tensor, *, old_classe
     """
     if old_classes == 0:
         return current.new_ones(len(labels))
-    score = current.detach().gather(1, labels[:, None]).squeeze(1)
-    log_g = logsigmoid(-score)  # log(1 - sigmoid(score)), finite even where g itself is zero in float32
     old = labels < old_classes
-    members = torch.stack([~old, old])  # (2, B)
+    return _over_means(_log_gradient(current, labels), torch.stack([~old, old]))
+
+
+def adaptive_weights(current: Tensor, labels: Tensor, *, ends: Sequence[int]) -> Tensor:
+    """LGA's weight of each sample, as its authors' code has it (Dong et al. 2023): groups by task.
+
+        g_i = |sigmoid(current_i[label_i]) - 1|^(t / (t + 1)),  t: earlier tasks
+        new classes:   w_i = g_i / mean of g over new classes in the batch
+        task k, old:   w_i = sum over j = k..t-1 of g_i / mean of g over tasks 0..j in the batch
+
+    and each limited to 0.5..5. A sample of the oldest task so counts up to t times. No gradient flows through it.
+
+    current: (B, C) logits.  ends: of each earlier task, how many classes there were when it ended.  Returns (B,).
+    """
+    tasks = len(ends)
+    log_g = tasks / (tasks + 1) * _log_gradient(current, labels)
+    members = torch.stack([labels >= ends[-1], *(labels < end for end in ends)])
+    return _over_means(log_g, members).clamp(0.5, 5.0)
+
+
+def _log_gradient(current: Tensor, labels: Tensor) -> Tensor:
+    """(B,) log |sigmoid(current_i[label_i]) - 1|, finite even where that is zero in float32. No gradient flows."""
+    return logsigmoid(-current.detach().gather(1, labels[:, None]).squeeze(1))
+
+
+def _over_means(log_g: Tensor, members: Tensor) -> Tensor:
+    """(B,) g over the mean of g in a group, summed over the groups that a sample belongs to.  members: (groups, B)."""
     # g / mean(g) = n * softmax(log g). The softmax of an empty group is NaN; it has no member to keep it.
-    share = log_g.expand(2, -1).masked_fill(~members, -torch.inf).softmax(dim=1)
+    share = log_g.expand(members.shape).masked_fill(~members, -torch.inf).softmax(dim=1)
     return (members.sum(dim=1, keepdim=True) * share).where(members, 0).sum(dim=0)
 
 
@@ -95,6 +121,24 @@ def glfc_loss(current: Tensor, previous: Tensor | None, labels: Tensor, *, compe
         return compensated_loss(current, labels, old_classes=0)
     compensated = compensated_loss(current, labels, old_classes=previous.shape[1] if compensate else 0)
     return 0.5 * compensated + 0.5 * relation_distillation(current, previous, labels)
+
+
+def lga_loss(
+    current: Tensor, previous: Tensor | None, labels: Tensor, *, ends: Sequence[int], scale: float = 1.0
+) -> Tensor:
+    """LGA's client loss, as in its authors' code: scale * mean of w * (BCE(one-hot) + BCE(iCaRL's target)).
+
+    On the first task, plain binary cross-entropy. ends: as for `adaptive_weights`; empty: all weights are 1, as at a
+    client that has had no old class.
+
+    current: (B, g+h) logits.  previous: (B, g) logits or None.  Returns a scalar.
+    """
+    if previous is None:
+        return compensated_loss(current, labels, old_classes=0)
+    weights = adaptive_weights(current, labels, ends=ends) if ends else current.new_ones(len(labels))
+    targets = (_sigmoid_target(current, teacher, labels) for teacher in (None, previous))
+    plain, distilled = (binary_cross_entropy_with_logits(current, t, reduction="none") for t in targets)
+    return scale * (weights[:, None] * (plain + distilled)).mean()
 
 
 def _sigmoid_target(current: Tensor, previous: Tensor | None, labels: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from fedclass.methods.fedgkd import FedGKD
 from fedclass.methods.fedprox import FedProx
 from fedclass.methods.glfc import GLFC
 from fedclass.methods.icarl import FedICARL
+from fedclass.methods.lga import LGA
 from fedclass.methods.lwf import LwF
 from fedclass.methods.scaffold import SCAFFOLD
 from fedclass.methods.wa import FedWA
@@ -22,6 +23,7 @@ METHODS: dict[str, type[Method]] = {
     "fedclass": FedCLASS,
     "fedclass-tuned": FedCLASSTuned,
     "glfc": GLFC,
+    "lga": LGA,
     "fedicarl": FedICARL,
     "fedwa": FedWA,
     "scaffold": SCAFFOLD,
@@ -37,6 +39,7 @@ METHODS: dict[str, type[Method]] = {
 __all__ = [
     "EWC",
     "GLFC",
+    "LGA",
     "METHODS",
     "SCAFFOLD",
     "Batch",

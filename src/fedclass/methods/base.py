@@ -68,13 +68,13 @@ def no_task_data(size: int) -> Iterable[Batch]:  # noqa: ARG001
 class ClientContext:
     """What a client's hooks may look at: g = old_classes, g + h = model.classes.
 
-    round: of the task, from 0.  weights: the global model's, as this round began.  counts: (classes,) images of each
-    class that the client holds in this job, exemplars included.  met: the classes of earlier tasks that it has had
-    images of.  steps: of the optimizer in this round.  state: the method's own, from the client's last round.
-    broadcast: the method's tensors from the server.  replay(count): a batch of that many exemplars, drawn at random;
-    all of them, if there are fewer.  prior: (classes,) what `cross_entropy` adds to logits, if it is balanced.
-    task_data(size): in `report`, if `declare` asks for it, all images that came with
-    the task, once, in batches of at most that size.
+    round: of the task, from 0.  task_sizes: classes that came with each task so far.  weights: the global model's, as
+    this round began.  counts: (classes,) images of each class that the client holds in this job, exemplars included.
+    met: the classes of earlier tasks that it has had images of.  steps: of the optimizer in this round.  state: the
+    method's own, from the client's last round.  broadcast: the method's tensors from the server.  replay(count): a
+    batch of that many exemplars, drawn at random; all of them, if there are fewer.  prior: (classes,)
+    what `cross_entropy` adds to logits, if it is balanced.  task_data(size): in `report`, if `declare` asks for it, all
+    images that came with the task, once, in batches of at most that size.
     """
 
     model: IncrementalModel
@@ -82,6 +82,7 @@ class ClientContext:
     weights: Weights
     counts: Tensor
     round: int = 0
+    task_sizes: tuple[int, ...] = ()
     met: frozenset[int] = frozenset()
     rates: Rates = Rates(0.0, 0.0, 0.0)  # as the round began
     steps: int = 0

@@ -50,6 +50,7 @@ USUAL = {
     "scaffold": "standard",
     "derpp": "standard",
     "fedeven": "standard",
+    "lga": "standard",
     "fedprox": "standard",
     "lwf": "standard",
     "ewc": "standard",
