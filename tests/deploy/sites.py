@@ -10,7 +10,13 @@ from fedclass.wire import Job, Plan, Update, sha256
 
 
 def plan_of(
-    setup: Setup, task: int, *, federation: str = "trial", teacher: str | None = None, broadcast: str | None = None
+    setup: Setup,
+    task: int,
+    *,
+    federation: str = "trial",
+    teacher: str | None = None,
+    broadcast: str | None = None,
+    awaited: Sequence[int] = (),
 ) -> Plan:
     """What the server of this recipe sends with its jobs."""
     stream, tables = setup.stream, setup.experiment.to_tables()
@@ -26,6 +32,7 @@ def plan_of(
         task_sizes=stream.task_sizes[: task + 1],
         teacher=teacher,
         broadcast=broadcast,
+        awaited=tuple(stream.names(awaited)),
     )
 
 
@@ -50,6 +57,7 @@ class Sites:
                 job.task,
                 teacher=sha256(job.teacher) if job.teacher is not None else None,
                 broadcast=sha256(job.broadcast) if job.broadcast else None,
+                awaited=self.setup.stream.awaited(job.client, job.task, job.round),
             )
             settings = self.settings[job.client]
             named = Job(job.client, job.task, job.round, job.phase, job.weights, None)

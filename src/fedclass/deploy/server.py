@@ -26,7 +26,7 @@ from fedclass.experiment.runner import run
 from fedclass.experiment.setup import prepare
 from fedclass.runs.events import Event
 from fedclass.runs.layout import RunDirectory, Writing, write_atomically
-from fedclass.wire import Plan
+from fedclass.wire import Job, Plan
 
 ANNOUNCING = 300.0  # seconds for a site to say what it holds: one that hangs must not keep the others waiting
 SENT = ("seed", "memory", "model", "train", "method")  # tables of a recipe that sites are told
@@ -80,6 +80,11 @@ class ServerSettings:
             raise ConfigError(
                 "data.validation: sites hold out images of their own (holdout in a site's file); leave it out"
             )
+        if made.stream.arrival != "together" and self.classes_from == "sites":
+            raise ConfigError(
+                "stream.arrival: at sites a class arrives when its images are there; leave it out, or use "
+                "classes-from = recipe"
+            )
         return made
 
     @property
@@ -115,8 +120,8 @@ def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None]
         roster = Roster(line, federation, seconds=seconds, pin=settings.pin_nodes)
         curriculum, site = _curriculum(settings, experiment, roster, directory.root)
 
-        def plan(task: int, teacher: str | None, broadcast: str | None) -> Plan:
-            return _plan(curriculum, federation, task, teacher, broadcast)
+        def plan(job: Job, teacher: str | None, broadcast: str | None) -> Plan:
+            return _plan(curriculum, federation, job, teacher, broadcast)
 
         engine = Flower(line, roster, plan=plan, site=site, seconds=settings.deadline_seconds)
         return run(curriculum, engine, directory, listen, writing=writing, changed_code=settings.changed_code)
@@ -166,7 +171,7 @@ def _test_images(data: DataSettings) -> ImageSet:
     return replace(found, train=Split(found.train.images[:0], found.train.labels[:0]))
 
 
-def _plan(curriculum: Curriculum, federation: str, task: int, teacher: str | None, broadcast: str | None) -> Plan:
+def _plan(curriculum: Curriculum, federation: str, job: Job, teacher: str | None, broadcast: str | None) -> Plan:
     schedule, tables = curriculum.schedule, curriculum.experiment.to_tables()
     mean, std = curriculum.normalisation
     return Plan(
@@ -175,8 +180,9 @@ def _plan(curriculum: Curriculum, federation: str, task: int, teacher: str | Non
         mean=tuple(mean),
         std=tuple(std),
         image=curriculum.image,
-        classes=schedule.classes[: schedule.classes_until(task)],
-        task_sizes=schedule.task_sizes[: task + 1],
+        classes=schedule.classes[: schedule.classes_until(job.task)],
+        task_sizes=schedule.task_sizes[: job.task + 1],
         teacher=teacher,
         broadcast=broadcast,
+        awaited=tuple(schedule.names(schedule.awaited(job.client, job.task, job.round))),
     )

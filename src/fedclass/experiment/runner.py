@@ -157,7 +157,7 @@ class Run:
         if task == 0:
             self._seed("start", task)
             own = self._own("start", self.method.start(self._server(task, 0, weights, own)))
-        learners = self.curriculum.learners(task, self.tell)
+        learners = self.curriculum.learners(task, self.experiment.train.rounds - 1, self.tell)
         names = self.schedule.names(self.schedule.new_classes(task))
         self.tell(TaskStarted(task=task, new_classes=names, clients=len(learners)))
         totals = replace(self.totals, seconds=self._seconds())
@@ -226,7 +226,7 @@ class Run:
 
     def _sample(self, state: State) -> list[int]:
         """The clients to ask."""
-        clients = self.curriculum.learners(state.task, self.tell)
+        clients = self.curriculum.learners(state.task, state.round, self.tell)
         wanted, seed = self.experiment.train.participation, self.experiment.seed
         return sample(clients, participation=wanted, seed=seed, task=state.task, round=state.round)
 
