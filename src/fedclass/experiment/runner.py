@@ -70,6 +70,8 @@ def run(
             with record.opened():
                 run = Run(curriculum, engine, record.tell, record.keep)
                 return record.finish(run.carry_out(record.begin(engine.name)), engine.name)
+    except RoundError as error:
+        raise RoundError(f"{directory.root}: {error}") from error
     except OSError as error:
         raise RunError(f"{directory.root}: cannot go on ({error}); once that is mended, {again}") from error
 
@@ -260,7 +262,7 @@ class Run:
         if len(answers.used) < (fewest := self.experiment.train.min_updates):
             raise RoundError(
                 f"task {state.task + 1}, round {state.round + 1}: {len(answers.used)} of {answers.asked} updates were "
-                f"usable, and train.min_updates = {fewest} are needed; the run's events.jsonl says why each was "
+                f"usable, and train.min_updates = {fewest} are needed; its events.jsonl says why each was "
                 "rejected or missing (NaN often means that train.learning_rate is too high)"
             )
         self.totals.samples += int(sum(update.metrics["samples"] for update in answers.used))
@@ -353,7 +355,7 @@ class Run:
         if not set(self.declared.predicts_with) <= own.keys():
             raise RoundError(
                 f"task {task + 1}: no client sent its {' and '.join(self.declared.predicts_with)}, without which "
-                "nothing can be predicted; the run's events.jsonl says why each was rejected or missing"
+                "nothing can be predicted; its events.jsonl says why each was rejected or missing"
             )
         if never := self.method.never_predicted(own):
             names = ", ".join(map(repr, self.schedule.names(never[:5]))) + (" ..." if len(never) > 5 else "")
