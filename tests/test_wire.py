@@ -53,6 +53,7 @@ def test_a_plan_holds_these_fields_and_no_others():
         ("task_sizes", tuple[int, ...]),
         ("teacher", str | None),
         ("broadcast", str | None),
+        ("awaited", tuple[str, ...]),
     ]
 
 

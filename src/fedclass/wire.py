@@ -61,7 +61,8 @@ class Plan:
     pixels in 0..1 become (x - mean) / std.  image: (H, W, C).  classes: the names of all that have arrived, in order of
     arrival.  task_sizes: how many of them came with each task.  teacher: the SHA-256 of the global model at the end of
     the previous task, for a site that has kept it; none if the method needs none.  broadcast: the same of the tensors
-    that the method sends along.
+    that the method sends along.  awaited: names of classes that do not count as arrived yet, whether the site has
+    images of them or not.
     """
 
     federation: str
@@ -73,6 +74,7 @@ class Plan:
     task_sizes: tuple[int, ...]
     teacher: str | None
     broadcast: str | None
+    awaited: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,13 @@ from fedclass.wire import Job, Plan, Update, sha256
 
 
 def plan_of(
-    setup: Setup, task: int, *, federation: str = "trial", teacher: str | None = None, broadcast: str | None = None
+    setup: Setup,
+    task: int,
+    *,
+    federation: str = "trial",
+    teacher: str | None = None,
+    broadcast: str | None = None,
+    awaited: Sequence[int] = (),
 ) -> Plan:
     """What the server of this recipe sends with its jobs."""
     stream = setup.stream
@@ -28,6 +34,7 @@ def plan_of(
         task_sizes=stream.task_sizes[: task + 1],
         teacher=teacher,
         broadcast=broadcast,
+        awaited=tuple(stream.names(awaited)),
     )
 
 
@@ -53,6 +60,7 @@ class Sites:
                 job.task,
                 teacher=sha256(job.teacher) if job.teacher is not None else None,
                 broadcast=sha256(job.broadcast) if job.broadcast else None,
+                awaited=self.setup.stream.awaited(job.client, job.task, job.round),
             )
             settings = self.settings[job.client]
             named = replace(job, teacher=None, broadcast={})

@@ -41,9 +41,17 @@ def serve(grid: MemoryGrid, **config: Any) -> None:
     server_app(grid, Context(1, 1, {}, RecordDict(), {"poll-seconds": 0.01, **given}))
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedclass", "fedicarl", "fedwa"])
-def test_a_recipe_gives_the_bits_of_a_simulation(method: str, tiny: Tiny, tmp_path: Path) -> None:
-    experiment = tiny(*UNEVEN, "server.participation=0.5", method=method)
+LATE = ("stream.arrival=own-order", "stream.arrival_delay=1", "server.weighting=with-exemplars")
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [("fedavg", ()), ("fedclass", ()), ("fedicarl", ()), ("fedwa", ()), ("fedclass", LATE)],
+)
+def test_a_recipe_gives_the_bits_of_a_simulation(
+    method: str, settings: tuple[str, ...], tiny: Tiny, tmp_path: Path
+) -> None:
+    experiment = tiny(*UNEVEN, "server.participation=0.5", *settings, method=method)
     alone = run_one(experiment, tmp_path / "alone", engine="inprocess", reuse=False)
     grid = MemoryGrid(client_app, sites_of(experiment, tmp_path))
     recipe = tmp_path / "recipe.toml"

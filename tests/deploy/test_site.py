@@ -663,6 +663,8 @@ REFUSALS: dict[str, tuple[Callable[[Plan, Job], tuple[Plan, Job]], str]] = {
     "sizes": (planned(task_sizes=(2, 3)), "task_sizes make 5 classes, but 4 are named"),
     "negative size": (planned(task_sizes=(5, -1)), "whole numbers from 0 on"),
     "tasks": (planned(task_sizes=(1, 1, 2)), "for task 2, but the plan has 3"),
+    "awaited": (planned(awaited=("2", "0")), "awaits class '0', which is not new in this task"),
+    "awaited number": (planned(awaited=(3,)), "awaits class '3', which is not new in this task"),
     "client": (asked(client=-1), "client = -1"),
     "client text": (asked(client="5"), "client = '5'"),
     "round": (asked(round=3), "round 4 of 2"),

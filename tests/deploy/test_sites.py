@@ -14,6 +14,7 @@ pytest.importorskip("flwr", reason="needs the extra [flower]")
 from flwr.app import Context, Message, RecordDict
 
 from deploy.memory_grid import MemoryGrid
+from fedclass.data.images import ImageSet, Split
 from fedclass.deploy.client_app import app as client_app
 from fedclass.deploy.server_app import app as server_app
 from fedclass.engines.flower.frames import Frame
@@ -21,6 +22,7 @@ from fedclass.errors import RoundError, RunError
 from fedclass.runs.events import (
     Event,
     RoundFinished,
+    RunStarted,
     SitesKnown,
     TaskFinished,
     TaskStarted,
@@ -208,6 +210,8 @@ def test_the_operator_may_end_the_run(federation: Federation) -> None:
     federation.site("south", {"bee": 20})
     federation.grid.tamper = once((federation.root / "run" / "finish").touch, task=0, phase="train")
     assert federation.run(tasks=0)["tasks"] == [2]
+    (started,) = federation.events(RunStarted)
+    assert (started.dataset, started.dataset_sha256, started.counts) == ("sites", "", [[], []]), "nothing is here"
 
 
 def test_test_images_of_the_server_and_of_sites(federation: Federation) -> None:
@@ -218,6 +222,9 @@ def test_test_images_of_the_server_and_of_sites(federation: Federation) -> None:
     test = federation.root / "test.npz"
     np.savez(test, x_train=images, y_train=labels, x_test=images, y_test=labels, classes=np.array(["bee", "ant"]))
     federation.run(tasks=1, test_at="both", test_data=str(test))
+    (started,) = federation.events(RunStarted)
+    used = ImageSet("npz", ("bee", "ant"), Split(images[:0], labels[:0]), Split(images, labels), official=None)
+    assert started.dataset_sha256 == used.sha256, "its training images do not matter"
     (done,) = federation.events(TaskFinished)
     assert [sum(row) for row in done.confusion] == [7, 7]
     (known,) = federation.events(SitesKnown)

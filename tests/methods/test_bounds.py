@@ -41,7 +41,7 @@ def test_joint_trains_on_all_images_so_far_and_counts_with_them(tiny: Tiny) -> N
     learners = []
     for task in range(4):
         model.grow_to(task + 1, seed=0)
-        found = setup.learners(task, lambda _: None)
+        found = setup.learners(task, 0, lambda _: None)
         learners.append(len(found))
         for number in found:
             counts = np.bincount(stream.targets[stream.shares[number]], minlength=4)

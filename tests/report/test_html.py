@@ -455,6 +455,12 @@ def test_runs_that_cannot_be_compared_are_one_clear_error(made, other, message):
         group([read_history(path) for path in find_runs([made("all/c", seed=5).parent])])
 
 
+def test_runs_whose_images_are_at_sites_are_not_compared_by_images(made):
+    made("all/a", sha256="")
+    found = group([read_history(path) for path in find_runs([made("all/b", seed=5).parent])])
+    assert sum(len(each.runs) for each in found) == 2
+
+
 # Files.
 
 

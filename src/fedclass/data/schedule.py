@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from fedclass.data.partition import released_generator
@@ -26,14 +28,42 @@ class StreamSettings:
             '"released-by-seed" (seed 0 has the released one), another for each; or a list of labels'
         ),
     ] = "natural"
+    arrival: Annotated[
+        Literal["together", "staggered", "own-order"],
+        Field(
+            description='when the classes of a task reach a client: "together", as the task begins; "staggered", all '
+            'at once, but later; "own-order", one after the other, in an order of the client\'s own'
+        ),
+    ] = "together"
+    arrival_delay: Annotated[
+        int, Field(ge=0, description='"staggered" and "own-order": rounds by which a class may be late; 0: none is')
+    ] = 0
+
+    def check(self, rounds: int) -> None:
+        """rounds: of a task."""
+        if self.arrival == "together" and self.arrival_delay:
+            raise ConfigError(
+                f"[stream] arrival_delay = {self.arrival_delay} means nothing if classes arrive together; "
+                "set stream.arrival=staggered or own-order"
+            )
+        if self.arrival_delay >= rounds:
+            raise ConfigError(
+                f"[stream] arrival_delay = {self.arrival_delay}: every class must arrive before its task ends, and a "
+                f"task has {rounds} rounds (train.rounds); give at most {rounds - 1}"
+            )
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """classes: names in order of arrival; from here on, a class is its position.  task_sizes: new classes per task."""
+    """classes: names in order of arrival; from here on, a class is its position.  task_sizes: new classes per task.
+
+    delays: (clients, classes) rounds, counted from the beginning of its task, until a class reaches a client; None:
+    every class is everywhere as its task begins.
+    """
 
     classes: tuple[str, ...]
     task_sizes: tuple[int, ...]
+    delays: NDArray[np.int64] | None = None
 
     def classes_until(self, task: int) -> int:
         """How many classes have arrived once `task` (from 0) has begun."""
@@ -43,6 +73,11 @@ class Schedule:
         """Those that arrive with the task."""
         until = self.classes_until(task)
         return range(until - self.task_sizes[task], until)
+
+    def awaited(self, client: int, task: int, round: int) -> list[int]:
+        """Classes of the task that have not reached the client as this round of it begins."""
+        delays = self.delays
+        return [] if delays is None else [label for label in self.new_classes(task) if delays[client, label] > round]
 
     def names(self, numbers: Sequence[int]) -> list[str]:
         return [self.classes[number] for number in numbers]
@@ -67,6 +102,29 @@ def order_and_sizes(stream: StreamSettings, classes: int, seed: int) -> tuple[li
             "change tasks, or give class_order the list of labels to use"
         )
     return order, sizes
+
+
+def arrival_delays(
+    stream: StreamSettings, held: NDArray[np.bool_], sizes: tuple[int, ...], *, seed: int
+) -> NDArray[np.int64] | None:
+    """As Schedule has them. held: (clients, classes), of which each client has images.
+
+    A task begins as the first of its classes reaches a client: there is always one with a delay of 0.
+    """
+    if stream.arrival == "together":
+        return None
+    delays = np.zeros(held.shape, np.int64)
+    for task in range(len(sizes)):
+        new = slice(sum(sizes[:task]), sum(sizes[: task + 1]))
+        for client, own in enumerate(held[:, new]):
+            rng = array_generator(seed, "arrival", "client", client, "task", task)
+            if stream.arrival == "staggered":
+                delays[client, new] = rng.integers(stream.arrival_delay + 1)
+            else:
+                order, count = rng.permutation(np.flatnonzero(own)), int(own.sum())
+                delays[client, new][order] = np.arange(count) * (stream.arrival_delay + 1) // max(count, 1)
+        delays[:, new] -= delays[:, new][held[:, new]].min()
+    return delays
 
 
 def task_sizes(tasks: int | list[int] | str, classes: int) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """A simulation's stream: the schedule of its classes, and whose images are which."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedclass.data.images import ImageSet, Split
 from fedclass.data.partition import Index, PartitionSettings, classes_offered, partition
-from fedclass.data.schedule import Schedule, StreamSettings, order_and_sizes
+from fedclass.data.schedule import Schedule, StreamSettings, arrival_delays, order_and_sizes
 from fedclass.errors import DataError
 
 
@@ -51,11 +51,21 @@ class Stream(Schedule):
         targets[held] = self.targets[held]
         return Split(self.data.train.images, targets)
 
-    def new_data(self, client: int, task: int) -> Index:
-        """D_t^k: what arrives at the client in the task."""
+    def new_data(self, client: int, task: int, round: int | None = None) -> Index:
+        """D_t^k: what arrives at the client in the task. round: what has arrived of it as this round begins."""
         share, new = self.shares[client], self.new_classes(task)
         targets = self.targets[share]
-        return share[(targets >= new.start) & (targets < new.stop)]
+        found = share[(targets >= new.start) & (targets < new.stop)]
+        return found if round is None else without(found, self.targets, self.awaited(client, task, round))
+
+    def new_images(self, task: int, round: int) -> NDArray[np.int64]:
+        """(clients,): how much new data each of them has as this round of the task begins."""
+        new = self.new_classes(task)
+        arrived = self.counts()[:, new.start : new.stop]
+        if self.delays is not None:
+            arrived = np.where(self.delays[:, new.start : new.stop] <= round, arrived, 0)
+        total: NDArray[np.int64] = arrived.sum(axis=1)
+        return total
 
     def counts(self) -> NDArray[np.int64]:
         """(clients, classes): how many images of each class each client holds."""
@@ -66,6 +76,11 @@ class Stream(Schedule):
         width = len(self.classes)
         rows = [np.bincount(self.targets[share], minlength=width) for share in self.shares]
         return np.array(rows, np.int64).reshape(len(rows), width)
+
+
+def without(images: Index, targets: Index, classes: list[int]) -> Index:
+    """The images that are not of these classes."""
+    return images[~np.isin(targets[images], classes)] if classes else images
 
 
 def build_stream(
@@ -91,8 +106,9 @@ def build_stream(
         shares=held,
         offered=classes_offered(sizes, shares),
     )
-    unheld = np.flatnonzero(made.counts().sum(axis=0) == 0)
+    counts = made.counts()
+    unheld = np.flatnonzero(counts.sum(axis=0) == 0)
     if len(unheld):
         advice = "check partition.path" if shares.kind == "file" else "raise partition.classes_per_task or clients"
         raise DataError(f"[partition] no client holds an image of class {names[unheld[0]]!r}; {advice}")
-    return made
+    return replace(made, delays=arrival_delays(stream, counts > 0, sizes, seed=seed))

@@ -156,7 +156,7 @@ class Announced:
 
     # During a task.
 
-    def learners(self, task: int, tell: Tell) -> list[int]:
+    def learners(self, task: int, round: int, tell: Tell) -> list[int]:  # noqa: ARG002
         self.roster.refresh(task)
         others = set(self.roster.connected()) - set(self.known.learners)
         found = self._fitting({site: self.roster.said[site] for site in others}, tell)

@@ -103,6 +103,12 @@ def _check_job(plan: Plan, job: Job) -> None:
     for name, value in (("client", job.client), ("task", job.task), ("round", job.round)):
         if type(value) is not int or value < 0:
             raise ConfigError(f"{name} = {value!r} is not a whole number from 0 on")
+    _check_schedule(plan)
+    if job.task != len(plan.task_sizes) - 1:
+        raise ConfigError(f"it is for task {job.task + 1}, but the plan has {len(plan.task_sizes)}")
+
+
+def _check_schedule(plan: Plan) -> None:
     names, sizes = plan.classes, plan.task_sizes
     if not 0 < len(names) <= MOST_CLASSES:
         raise ConfigError(f"{len(names)} classes; there must be 1 to {MOST_CLASSES}")
@@ -115,8 +121,8 @@ def _check_job(plan: Plan, job: Job) -> None:
         raise ConfigError(f"task_sizes must be at most {MOST_TASKS} whole numbers from 0 on")
     if sum(sizes) != len(names):
         raise ConfigError(f"task_sizes make {sum(sizes)} classes, but {len(names)} are named")
-    if job.task != len(sizes) - 1:
-        raise ConfigError(f"it is for task {job.task + 1}, but the plan has {len(sizes)}")
+    if odd := set(plan.awaited) - set(names[len(names) - sizes[-1] :]):
+        raise ConfigError(f"awaits class {min(map(str, odd))[:40]!r}, which is not new in this task")
 
 
 def _check_pixels(plan: Plan, image: tuple[int, int, int] | None) -> None:

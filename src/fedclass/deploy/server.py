@@ -27,7 +27,7 @@ from fedclass.experiment.runner import run
 from fedclass.experiment.setup import prepare
 from fedclass.runs.events import Event
 from fedclass.runs.layout import RunDirectory, Writing, write_atomically
-from fedclass.wire import Plan
+from fedclass.wire import Job, Plan
 
 CLIP_NORM = 2.0  # where the recipe does not say: sites are strangers, clients of a simulation are not
 ANNOUNCING = 300.0  # seconds for a site to say what it holds: one that hangs must not keep the others waiting
@@ -88,6 +88,11 @@ class ServerSettings:
         if made.data.mean == MEASURED and self.classes_from == "sites":
             raise ConfigError("data.mean: nobody sees the images of all sites; give numbers for data.mean and data.std")
         check_replay(made)
+        if made.stream.arrival != "together" and self.classes_from == "sites":
+            raise ConfigError(
+                "stream.arrival: at sites a class arrives when its images are there; leave it out, or use "
+                "classes-from = recipe"
+            )
         return made
 
     @property
@@ -123,8 +128,8 @@ def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None]
         roster = Roster(line, federation, seconds=seconds, pin=settings.pin_nodes)
         curriculum, site = _curriculum(settings, experiment, roster, directory.root)
 
-        def plan(task: int, teacher: str | None, broadcast: str | None) -> Plan:
-            return _plan(curriculum, federation, task, teacher, broadcast)
+        def plan(job: Job, teacher: str | None, broadcast: str | None) -> Plan:
+            return _plan(curriculum, federation, job, teacher, broadcast)
 
         engine = Flower(line, roster, plan=plan, site=site, seconds=settings.deadline_seconds)
         return run(curriculum, engine, directory, listen, writing=writing, changed_code=settings.changed_code)
@@ -184,7 +189,7 @@ def told(experiment: Experiment) -> dict[str, Any]:
     return sent | ({"data": {"transform": transform}} if transform else {})
 
 
-def _plan(curriculum: Curriculum, federation: str, task: int, teacher: str | None, broadcast: str | None) -> Plan:
+def _plan(curriculum: Curriculum, federation: str, job: Job, teacher: str | None, broadcast: str | None) -> Plan:
     schedule = curriculum.schedule
     mean, std = curriculum.normalisation
     return Plan(
@@ -193,8 +198,9 @@ def _plan(curriculum: Curriculum, federation: str, task: int, teacher: str | Non
         mean=tuple(mean),
         std=tuple(std),
         image=curriculum.image,
-        classes=schedule.classes[: schedule.classes_until(task)],
-        task_sizes=schedule.task_sizes[: task + 1],
+        classes=schedule.classes[: schedule.classes_until(job.task)],
+        task_sizes=schedule.task_sizes[: job.task + 1],
         teacher=teacher,
         broadcast=broadcast,
+        awaited=tuple(schedule.names(schedule.awaited(job.client, job.task, job.round))),
     )

@@ -21,6 +21,7 @@ from fedclass.data.images import Split
 from fedclass.data.memory import Exemplars, MemorySettings
 from fedclass.data.partition import Index
 from fedclass.data.schedule import Schedule
+from fedclass.data.stream import without
 from fedclass.deploy.check import Accepted, Refused, accept, check_federation
 from fedclass.deploy.images import Holdings, Signature, read_holdings, signature
 from fedclass.deploy.keep import Attachment, Entry, FederationFolder, KeptState, days_ago, today
@@ -49,19 +50,24 @@ class Lacking(ClientError):  # noqa: N818
     """The plan names a teacher or a broadcast that this site has not kept; sent with the job, it would do."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class SiteStream(Schedule):
-    """A site's images as a client sees them: exemplars first, then what came with each task since they were chosen."""
+    """A site's images as a client sees them: exemplars first, then what came with each task since they were chosen.
+
+    later: classes that do not count as arrived in the round that is asked for.
+    """
 
     train: Split
     arrived: Mapping[int, Index]
+    later: list[int]
 
     @property
     def offered(self) -> tuple[int, ...]:
         return self.task_sizes
 
-    def new_data(self, client: int, task: int) -> Index:  # noqa: ARG002 (a site is one client)
-        return self.arrived.get(task, np.empty(0, np.int64))
+    def new_data(self, client: int, task: int, round: int | None = None) -> Index:  # noqa: ARG002 (one client)
+        found = self.arrived.get(task, np.empty(0, np.int64))
+        return found if round is None else without(found, self.train.labels, self.later)
 
 
 class SiteStore:
@@ -338,7 +344,9 @@ def _stream(
         images += [holdings.train.images[[place[a] for a in present]]] if present else []
     labels = np.array([label_of[entry.label] for entry in entries], np.int64)
     train = Split(np.concatenate(images), labels)
-    return SiteStream(plan.classes, tuple(plan.task_sizes), train, arrived), begun, entries
+    later = [label_of[name] for name in plan.awaited]
+    stream = SiteStream(plan.classes, tuple(plan.task_sizes), train=train, arrived=arrived, later=later)
+    return stream, begun, entries
 
 
 def _begun(

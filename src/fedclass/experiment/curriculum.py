@@ -89,8 +89,8 @@ class Curriculum(Protocol):
     def begin(self, task: int, tell: Tell) -> bool:
         """Whether there is such a task, which the schedule then has. May wait for one."""
 
-    def learners(self, task: int, tell: Tell) -> list[int]:
-        """The clients whose update would count, as the next round of the task begins."""
+    def learners(self, task: int, round: int, tell: Tell) -> list[int]:
+        """The clients whose update would count, as this round of the task begins."""
 
     def everyone(self) -> list[int]: ...
 

@@ -71,6 +71,8 @@ def run(
             with record.opened():
                 run = Run(curriculum, engine, record.tell, record.keep)
                 return record.finish(run.carry_out(record.begin(engine.name)), engine.name)
+    except RoundError as error:
+        raise RoundError(f"{directory.root}: {error}") from error
     except OSError as error:
         raise RunError(f"{directory.root}: cannot go on ({error}); once that is mended, {again}") from error
 
@@ -163,7 +165,7 @@ class Run:
             self._seed("start", task)
             with watching():
                 own = self._own("start", self.method.start(self._server(task, 0, weights, own)))
-        learners = self.curriculum.learners(task, self.tell)
+        learners = self.curriculum.learners(task, self.experiment.train.rounds - 1, self.tell)
         names = self.schedule.names(self.schedule.new_classes(task))
         self.tell(TaskStarted(task=task, new_classes=names, clients=len(learners)))
         totals = replace(self.totals, seconds=self._seconds())
@@ -234,7 +236,7 @@ class Run:
 
     def _sample(self, state: State) -> list[int]:
         """The clients to ask."""
-        clients = self.curriculum.learners(state.task, self.tell)
+        clients = self.curriculum.learners(state.task, state.round, self.tell)
         wanted, seed = self.experiment.server.participation, self.experiment.seed_of("training")
         return sample(clients, participation=wanted, seed=seed, task=state.task, round=state.round)
 
@@ -274,7 +276,7 @@ class Run:
         if len(answers.used) < settings.min_updates:
             raise RoundError(
                 f"task {state.task + 1}, round {state.round + 1}: {len(answers.used)} of {answers.asked} updates were "
-                f"usable, and server.min_updates = {settings.min_updates} are needed; the run's events.jsonl says why "
+                f"usable, and server.min_updates = {settings.min_updates} are needed; its events.jsonl says why "
                 "each was rejected or missing (NaN often means that optimizer.learning_rate is too high)"
             )
         self.totals.samples += int(sum(update.metrics["samples"] for update in answers.used))
@@ -382,7 +384,7 @@ class Run:
         if not set(self.declared.predicts_with) <= own.keys():
             raise RoundError(
                 f"task {task + 1}: no client sent its {' and '.join(self.declared.predicts_with)}, without which "
-                "nothing can be predicted; the run's events.jsonl says why each was rejected or missing"
+                "nothing can be predicted; its events.jsonl says why each was rejected or missing"
             )
         if never := self.method.never_predicted(own):
             names = ", ".join(map(repr, self.schedule.names(never[:5]))) + (" ..." if len(never) > 5 else "")

@@ -92,13 +92,13 @@ class Setup:
     def begin(self, task: int, tell: Tell) -> bool:  # noqa: ARG002
         return task < len(self.stream.task_sizes)
 
-    def learners(self, task: int, tell: Tell) -> list[int]:  # noqa: ARG002
+    def learners(self, task: int, round: int, tell: Tell) -> list[int]:  # noqa: ARG002
         """Those with new data, or, if what they had before counts too, with anything."""
-        new = self.stream.new_classes(task)
-        everything = exemplars_count(self.experiment) or self.experiment.method.declare().replay == "all"
-        first = 0 if everything else new.start
-        held: list[int] = np.flatnonzero(self.stream.counts()[:, first : new.stop].any(axis=1)).tolist()
-        return held
+        images = self.stream.new_images(task, round)
+        if exemplars_count(self.experiment) or self.experiment.method.declare().replay == "all":
+            images = images + self.stream.counts()[:, : self.stream.new_classes(task).start].sum(axis=1)
+        found: list[int] = np.flatnonzero(images).tolist()
+        return found
 
     def everyone(self) -> list[int]:
         return list(range(self.stream.clients))
@@ -137,6 +137,7 @@ def check_device(name: str, *, where: str) -> None:
 def prepare(experiment: Experiment) -> Setup:
     """Everything that can go wrong before training goes wrong here."""
     check_device(experiment.train.device, where="[train] device")
+    experiment.stream.check(experiment.train.rounds)
     data = load(
         experiment.data.name,
         path=Path(experiment.data.path) if experiment.data.path else None,

@@ -65,7 +65,7 @@ class ClientStream(Protocol):
     @property
     def offered(self) -> tuple[int, ...]: ...
     def classes_until(self, task: int) -> int: ...
-    def new_data(self, client: int, task: int) -> Index: ...
+    def new_data(self, client: int, task: int, round: int | None = None) -> Index: ...
 
 
 @contextlib.contextmanager
@@ -140,7 +140,7 @@ class Client:
 
     def _train(self, job: Job) -> Update:
         state = self._caught_up(job)
-        new = self.stream.new_data(job.client, job.task)
+        new = self.stream.new_data(job.client, job.task, job.round)
         held = self._held(job, state, new)
         index = new if self.declared.replay == "own" else held
         self.model.load(job.weights)
@@ -227,7 +227,7 @@ class Client:
     def _held(self, job: Job, state: ClientState, new: Index) -> Index:
         """The images that the client has in this task."""
         if self.declared.replay == "all":
-            return np.concatenate([self.stream.new_data(job.client, task) for task in range(job.task + 1)])
+            return np.concatenate([*(self.stream.new_data(job.client, task) for task in range(job.task)), new])
         return np.concatenate([new, state.exemplars.index])
 
     def _prior(self, counts: Tensor) -> Tensor | None:
@@ -306,7 +306,7 @@ class Client:
     def _teacher_logits(self, job: Job, prepared: Tensor | None, context: ClientContext) -> Tensor | None:
         """(n, g), of all of the client's images at once, where they are the same in every epoch.
 
-        The previous task's model does not change, so its logits are kept for the whole task.
+        The previous task's model does not change, so its logits are kept until more images arrive.
         """
         weights = job.teacher
         if self.declared.teacher == "received" and job.task > 0:
@@ -324,7 +324,7 @@ class Client:
             self._cached_logits.clear()
         if prepared is None:
             return None
-        if job.client not in self._cached_logits:
+        if len(self._cached_logits.get(job.client, ())) != len(prepared):
             seed_streams(self.seed, "teacher", "client", job.client, "task", job.task)
             parts = [self._taught(as_input(part).to(self.device)) for part in prepared.split(INFERENCE_BATCH)]
             self._cached_logits[job.client] = torch.cat(parts)

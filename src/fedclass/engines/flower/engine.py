@@ -13,7 +13,7 @@ from fedclass.wire import Announcement, Job, Plan, Tensors, Update, sha256
 class Flower:
     """Sends each job to its client's site; whoever has not answered after `seconds` is left out of the round.
 
-    plan: what sites must know in a task, given the SHA-256 of the teacher and of the broadcast.  site: the name of a
+    plan: what a site must know for a job, given the SHA-256 of the teacher and of the broadcast.  site: the name of a
     client's site.
     """
 
@@ -24,7 +24,7 @@ class Flower:
         line: Line,
         roster: Roster,
         *,
-        plan: Callable[[int, str | None, str | None], Plan],
+        plan: Callable[[Job, str | None, str | None], Plan],
         site: Callable[[int], str],
         seconds: float,
     ) -> None:
@@ -81,7 +81,7 @@ class Flower:
         new = broadcast is not None and self._broadcast.get(node) != broadcast
         if new and broadcast is not None:
             self._broadcast[node] = broadcast
-        frame = codec.job(self.plan(job.task, teacher, broadcast), job, teacher=again, broadcast=again or new)
+        frame = codec.job(self.plan(job, teacher, broadcast), job, teacher=again, broadcast=again or new)
         return Question(node, "evaluate" if job.phase == "evaluate" else "train", frame)
 
     def _hash(self, what: str, tensors: Tensors | None) -> str | None:
