@@ -18,7 +18,7 @@ def plan_of(
     height, width, channels = stream.data.train.images.shape[1:]
     return Plan(
         federation=federation,
-        recipe={key: tables[key] for key in ("seed", "memory", "model", "train", "method")},
+        recipe={key: tables[key] for key in ("seed", "memory", "model", "train", "optimizer", "server", "method")},
         mean=mean,
         std=std,
         image=(height, width, channels),
