@@ -410,12 +410,11 @@ class Run:
     ) -> None:
         found = [self.course.named(client) for client in standing_out(moved, examples)]
         suspects = f"these stand out by size or by claimed examples: {', '.join(found)}" if found else "none stands out"
-        self.tell(
-            Warned(
-                message=f"task {task + 1}, round {round + 1}: is undone, because of its {len(moved)} updates {fault}; "
-                f"the model stays as it was before ({suspects})"
-            )
+        message = (
+            f"task {task + 1}, round {round + 1}: is undone, because with its {len(moved)} updates {fault}; "
+            f"the model stays as it was before ({suspects})"
         )
+        self.tell(Warned(message=message))
 
     # The method's own state.
 
