@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,15 +14,19 @@ import torch
 pytest.importorskip("flwr", reason="needs the extra [flower]")
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from safetensors.torch import load, save
+from safetensors.torch import load, load_file, save
 from torch import Tensor
 
 from deploy.test_sites import Federation, header
 from fedclass.deploy.answer import answer, respond, site_of
+from fedclass.deploy.course import SitesCourse
 from fedclass.deploy.node import Log, alone, answering
+from fedclass.deploy.registry import Registry
+from fedclass.deploy.server import ServerSettings
 from fedclass.engines.flower import codec
 from fedclass.engines.flower.frames import Frame
 from fedclass.errors import ClientError, ConfigError
+from fedclass.experiment.config import load as load_recipe
 from fedclass.runs.events import RoundFinished, UpdateMissing, UpdateRejected, Warned
 from fedclass.wire import Job, Plan
 
@@ -117,6 +121,39 @@ def test_hostile_updates_are_left_out_with_a_reason(federation: Federation) -> N
     for number, (kind, (_, reason)) in enumerate(FORGED.items()):
         assert reason in reasons[number], kind
     assert len(told) == len(FORGED)
+
+
+def test_weights_of_zero_and_a_claim_of_many_examples_do_not_take_the_model_over(federation: Federation) -> None:
+    """Of the right form, so that nothing is rejected: examples count as announced, and the update is shortened."""
+    federation.site("kind", {"ant": 20, "bee": 20})
+
+    def tamper(message: Message, reply: Message) -> Message:
+        job = header(message).get("job", {})
+        if job.get("client") == 1 and job.get("phase") == "train":
+            zeros = with_weights(lambda weights: {name: torch.zeros_like(w) for name, w in weights.items()})
+            forged = with_update(examples=2**40)(zeros(Frame.from_record(reply.content)))
+            reply.content = forged.to_record()
+        return reply
+
+    federation.grid.tamper = tamper
+    federation.run(tasks=1)
+    assert load_recipe(str(federation.root / "run" / "config.toml")).aggregation.clip_norm == 2.0
+    rounds = federation.events(RoundFinished)
+    assert [(event.clients, event.clipped) for event in rounds] == [([0, 1, 2], [1])] * 2
+    head = load_file(federation.root / "run" / "model.safetensors")["head.weight"]
+    assert head.abs().mean() > 0.05, "as drawn, it is uniform within 1/8"
+
+
+def test_what_sites_announce_says_who_holds_a_class_and_how_many_examples_may_count(tmp_path: Path) -> None:
+    course = SitesCourse(load_recipe(), None, cast(Any, None), ServerSettings(out=str(tmp_path)).rules, tmp_path)
+    course.known = Registry(
+        sites=["north", "south"],
+        classes=["ant", "bee", "cat"],
+        counts={"north": {"ant": 20, "cat": 10, "elk": 40}, "south": {"ant": 0}},  # south withholds its numbers
+    )
+    assert [list(course.holds(client)) for client in (0, 1)] == [[0, 2], [0]]
+    assert [course.most_examples(client) for client in (0, 1)] == [20 + 10 + 2 * 5, None]
+    assert course.named(1) == "site south"
 
 
 def test_a_site_cannot_answer_for_another(federation: Federation) -> None:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -13,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 
+import fedclass
 from commands import called
 from fedclass.data.memory import Exemplars
 from fedclass.data.partition import save_partition
@@ -22,8 +25,11 @@ from fedclass.errors import ConfigError, DataError, RunError
 from fedclass.experiment.checkpoint import Checkpoints, State, Totals
 from fedclass.experiment.compare import run_all, run_one
 from fedclass.experiment.config import Experiment, load
+from fedclass.experiment.resume import _of_today, check_config, differences
 from fedclass.experiment.setup import prepare
 from fedclass.federation.store import ClientState, Kept
+from fedclass.report.history import read_history
+from fedclass.report.rows import read_config
 from fedclass.runs.events import (
     Event,
     RoundFinished,
@@ -35,6 +41,7 @@ from fedclass.runs.events import (
     read_events,
 )
 from fedclass.runs.layout import RunDirectory
+from fedclass.runs.moved import MOVED
 
 Tiny = Callable[..., Experiment]
 
@@ -420,3 +427,22 @@ def test_options_that_exclude_each_other_are_refused(tmp_path: Path) -> None:
         ConfigError.exit_code,
         "error: --resume goes on in the run's own directory; leave --out out\n",
     )
+
+
+def test_a_run_that_was_stored_before_keys_moved_is_read_as_if_stored_today(tiny: Tiny, tmp_path: Path) -> None:
+    experiment, directory = tiny(), RunDirectory(tmp_path / "run")
+    run_one(experiment, directory.root)
+    tables = tomllib.loads(directory.config.read_text())
+    for old, new in MOVED.items():
+        (source, key), (target, _) = old.split("."), new.split(".")
+        tables[source][key] = tables[target].pop(key)
+    del tables["optimizer"], tables["aggregation"]  # there were none; nothing else of theirs was chosen
+    directory.config.write_text(tomli_w.dumps(tables))
+    assert check_config(directory, experiment.to_tables()) == "", "and no difference is found"
+    assert differences(_of_today(tables, 1), experiment.to_tables()) == ""
+    (record,) = fedclass.results(directory.root)
+    assert (record["optimizer.learning_rate"], record["server.participation"]) == (0.03, 1.0)
+    assert read_config(directory.root)["server"]["weighting"] == "new-data"
+    assert read_history(directory.root).config["optimizer"]["momentum"] == 0.9
+    with pytest.raises(RunError, match=r"checkpoint 7 \[train\]: unknown key 'rouns'.*cannot go on with it"):
+        _of_today({"train": {"rouns": 3}}, 7)

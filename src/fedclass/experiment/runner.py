@@ -291,7 +291,7 @@ class Run:
         found = [self.curriculum.named(client) for client in standing_out(answers.moved, answers.claimed)]
         suspects = f"these stand out by size or by claimed examples: {', '.join(found)}" if found else "none stands out"
         message = (
-            f"task {state.task + 1}, round {state.round + 1}: is undone, because of its {len(answers.used)} updates "
+            f"task {state.task + 1}, round {state.round + 1}: is undone, because with its {len(answers.used)} updates "
             f"{fault}; the model stays as it was before ({suspects})"
         )
         self.tell(Warned(message=message))

@@ -32,15 +32,23 @@ class Missing:
     reason: str
 
 
-@torch.no_grad()
-def breakage(model: IncrementalModel, weights: Weights, like: Weights, images: Tensor) -> str | None:
-    """Why these weights would break the model, or None. images: any at all, such as noise; they are not tested with."""
-    if (fault := flaw(weights, like)) is not None:
+def breakage(model: IncrementalModel, weights: Weights, before: Weights, images: Tensor) -> str | None:
+    """Why these weights would break a model that worked before, or None.
+
+    images: any at all, such as noise, for which outputs must be numbers. A model for which they never were, because
+    it wants other images, is not broken.
+    """
+    if (fault := flaw(weights, before)) is not None:
         return fault
-    model.load(weights)
-    if not bool(torch.isfinite(model.eval()(images)).all()):
+    if not _gives_numbers(model, weights, images) and _gives_numbers(model, before, images):
         return "the model's outputs would be NaN or infinite"
     return None
+
+
+@torch.no_grad()
+def _gives_numbers(model: IncrementalModel, weights: Weights, images: Tensor) -> bool:
+    model.load(weights)
+    return bool(torch.isfinite(model.eval()(images)).all())
 
 
 MOST_EXAMPLES = 2**40  # no client has more images; a larger count would drown all others
