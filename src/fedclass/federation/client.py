@@ -28,6 +28,7 @@ from fedclass.rng import array_generator, generator, seed_streams
 from fedclass.wire import Job, Tensors, Update, Weights
 
 INFERENCE_BATCH = 256
+MOST_PREPARED = 1 << 30  # bytes of normalised images that are kept for a round; more are normalised batch by batch
 TORCH = str(Path(torch.__file__).parent)
 
 
@@ -255,7 +256,9 @@ class Client:
         rng = generator(self.seed, "client", job.client, "task", job.task, "round", job.round)
         images, targets = torch.from_numpy(index), self._targets[torch.from_numpy(index)]
         vary = self.train.augment != "none" or self.transform is not None
-        prepared = None if vary else self._normalised(images)
+        height, width = self._images.shape[1:3]
+        large = 12 * height * width * len(index) > MOST_PREPARED  # bytes
+        prepared = None if vary or large else self._normalised(images)
         logits = self._teacher_logits(job, prepared)
         self._seed(job)
         for _ in range(self.train.local_epochs):
