@@ -24,6 +24,7 @@ from fedclass.experiment.config import MEASURED, DataSettings, Experiment, load,
 from fedclass.experiment.course import Course, StreamCourse
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import Setup, prepare
+from fedclass.federation.faults import FaultSettings
 from fedclass.runs.events import Event
 from fedclass.runs.layout import RunDirectory, Writing, write_atomically
 from fedclass.wire import Plan
@@ -80,6 +81,8 @@ class ServerSettings:
             raise ConfigError(
                 "data.validation: sites hold out images of their own (holdout in a site's file); leave it out"
             )
+        if made.faults != FaultSettings():
+            raise ConfigError("[faults]: is for simulations; sites have faults of their own; leave it out")
         if made.data.mean == MEASURED and self.classes_from == "sites":
             raise ConfigError("data.mean: nobody sees the images of all sites; give numbers for data.mean and data.std")
         return made

@@ -20,6 +20,7 @@ from fedclass.data.source import Orientation
 from fedclass.data.stream import StreamSettings
 from fedclass.errors import ConfigError
 from fedclass.federation.client import TrainSettings
+from fedclass.federation.faults import FaultSettings
 from fedclass.federation.server_optimizer import ServerSettings
 from fedclass.methods import METHODS, Method
 from fedclass.methods.base import parameters
@@ -143,6 +144,7 @@ class Experiment:
     model: ModelSettings = field(default_factory=ModelSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
+    faults: FaultSettings = field(default_factory=FaultSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     method_name: str = "fedclass"
     method: Method = field(default_factory=METHODS["fedclass"])
@@ -150,6 +152,8 @@ class Experiment:
     def __post_init__(self) -> None:
         check_parameters(type(self.method), where=f"method: {self.method_name!r}")
         check_declared(self.method.declare(), where=f"method: {self.method_name!r}")
+        if self.faults.stragglers and self.train.local_epochs < 2:
+            raise ConfigError("[faults] stragglers: with train.local_epochs = 1 nobody can do fewer; raise it")
 
     def seed_of(self, purpose: Purpose) -> int:
         own: int | None = getattr(self.seeds, purpose)
@@ -186,6 +190,7 @@ SECTIONS: dict[str, type[Any]] = {
     "model": ModelSettings,
     "train": TrainSettings,
     "server": ServerSettings,
+    "faults": FaultSettings,
     "evaluation": EvaluationSettings,
 }
 

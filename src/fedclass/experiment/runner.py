@@ -31,6 +31,7 @@ from fedclass.experiment.trained import EXTRAS, describe
 from fedclass.federation import server_optimizer
 from fedclass.federation.client import chosen_device
 from fedclass.federation.evaluate import confusion
+from fedclass.federation.faults import dropped_out
 from fedclass.federation.server import Missing, sample, usable
 from fedclass.federation.store import MemoryStore
 from fedclass.methods.base import ServerContext
@@ -330,8 +331,13 @@ class Run:
         asked = sample(clients, participation=train.participation, seed=seed, task=task, round=round)
         teacher = state.last if self.declared.teacher == "previous task" else None
         broadcast = self._broadcast(self.declared.broadcast, state.method)
-        jobs = [Job(client, task, round, "train", weights, teacher, broadcast) for client in asked]
-        down = len(jobs) * (nbytes(weights) + nbytes(broadcast)) + len(set(asked) - reached) * nbytes(teacher or {})
+        gone = dropped_out(self.experiment.faults, asked, seed=seed, task=task, round=round)
+        for client in gone:
+            self.tell(UpdateMissing(task=task, round=round, client=client, reason="dropped out (faults.dropout)"))
+        jobs = [
+            Job(client, task, round, "train", weights, teacher, broadcast) for client in asked if client not in gone
+        ]
+        down = len(asked) * (nbytes(weights) + nbytes(broadcast)) + len(set(asked) - reached) * nbytes(teacher or {})
         reached.update(asked)
         used: list[Update] = []
 

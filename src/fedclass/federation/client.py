@@ -20,6 +20,7 @@ from fedclass.data.images import ImageSet
 from fedclass.data.memory import HERDING, Exemplars, MemorySettings, herd, remember
 from fedclass.data.partition import Index
 from fedclass.errors import ClientError, ConfigError, FedclassError
+from fedclass.federation.faults import FaultSettings, epochs_done
 from fedclass.federation.store import ClientState, ClientStore, Kept
 from fedclass.methods.base import SGD, Batch, ClientContext, Method, Outcome, Progress
 from fedclass.methods.declare import Sizes, Specs, grown, misfit
@@ -108,11 +109,13 @@ class Client:
         store: ClientStore,
         seed: int,
         transform: Transform | None = None,
+        faults: FaultSettings | None = None,
     ) -> None:
         self.stream, self.method, self.train, self.store, self.seed = stream, method, train, store, seed
         self.declared = method.declare()
         self.memory = replace(memory, select=self.declared.select or memory.select)
         self.normalisation, self.transform = normalisation, transform
+        self.faults = faults or FaultSettings()
         self._vary = partial(varied, augment=train.augment, transform=transform, normalisation=normalisation)
         self.device = chosen_device(train.device)
         self.model = build().to(self.device)
@@ -134,11 +137,13 @@ class Client:
         self.model.load(job.weights)
         self.model.train()
         batches_per_epoch = math.ceil(len(index) / self.train.batch_size)
-        context = self._context(job, state, new, steps=self.train.local_epochs * batches_per_epoch)
+        where = {"client": job.client, "task": job.task, "round": job.round}
+        epochs = epochs_done(self.faults, self.train.local_epochs, seed=self.seed, **where)
+        context = self._context(job, state, new, steps=epochs * batches_per_epoch)
         optimizer = torch.optim.SGD(self.model.movable)
         adjusts = type(self.method).adjust is not Method.adjust
         total = torch.zeros((), device=self.device)
-        for number, batch in enumerate(self._batches(job, index)):
+        for number, batch in enumerate(self._batches(job, index, epochs)):
             if number % batches_per_epoch == 0:
                 sgd = self._sgd(job, epoch=number // batches_per_epoch)
                 named = {"lr": sgd.learning_rate, "momentum": sgd.momentum, "weight_decay": sgd.weight_decay}
@@ -165,7 +170,7 @@ class Client:
         with torch.no_grad():
             outcome = self.method.end_round(context)
         self._keep(job, state, outcome)
-        samples = self.train.local_epochs * len(index)
+        samples = epochs * len(index)
         return Update(
             client=job.client,
             task=job.task,
@@ -249,8 +254,8 @@ class Client:
     def _normalised(self, index: Tensor) -> Tensor:
         return normalise(self._images[index], *self.normalisation)
 
-    def _batches(self, job: Job, index: Index) -> Iterator[Batch]:
-        """`local_epochs` passes over the images, each in a new order, with the teacher's logits beside them."""
+    def _batches(self, job: Job, index: Index, epochs: int) -> Iterator[Batch]:
+        """`epochs` passes over the images, each in a new order, with the teacher's logits beside them."""
         if not len(index):
             return  # torch would split no images into one empty batch
         rng = generator(self.seed, "client", job.client, "task", job.task, "round", job.round)
@@ -261,7 +266,7 @@ class Client:
         prepared = None if vary or large else self._normalised(images)
         logits = self._teacher_logits(job, prepared)
         self._seed(job)
-        for _ in range(self.train.local_epochs):
+        for _ in range(epochs):
             for chosen in torch.randperm(len(index), generator=rng).split(self.train.batch_size):
                 inputs = self._vary(self._images[images[chosen]], rng) if prepared is None else prepared[chosen]
                 inputs = as_input(inputs).to(self.device)
