@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedclass.data.decoded import decode
 from fedclass.data.images import Split
-from fedclass.data.pictures import fit, read_picture, shape_of
+from fedclass.data.pictures import shape_of
 from fedclass.data.readers import read_bytes
 from fedclass.errors import DataError
 
@@ -36,7 +36,7 @@ def read_folder(root: Path, *, size: Size | None = None) -> tuple[tuple[str, ...
     files = [file for split in (train, test) for paths in split.values() for file in paths]
     labels = [classes.index(file.parent.name) for file in files]
     border = sum(map(len, train.values()))
-    return classes, *_splits(read_files(files, size=size), labels, border)
+    return classes, *_splits(files, labels, border, _shape(files, size=size, channels=None))
 
 
 def class_files(parent: Path) -> dict[str, list[Path]]:
@@ -55,24 +55,22 @@ def class_files(parent: Path) -> dict[str, list[Path]]:
     return found
 
 
-def read_files(files: Sequence[Path], *, size: Size | None = None, channels: int | None = None) -> NDArray[np.uint8]:
-    """(N, H, W, C) of at least one file, as prediction reads it.
+def _shape(files: Sequence[Path], *, size: Size | None, channels: int | None) -> tuple[int, int, int]:
+    """(H, W, C) of all images, at least one.
 
-    size: of all images; None: the one that all of them have.  channels: 1 or 3; None: 1 if every picture is gray.
+    size: to bring them to; None: the one that all of them have.  channels: 1 or 3; None: 1 if every picture is gray.
     """
     shapes = [shape_of(file) for file in files]
     if channels is None:
         channels = max(shape[2] for shape in shapes)
     height, width = shapes[0][:2] if size is None else size
-    images = np.empty((len(files), height, width, channels), np.uint8)
-    for at, file in enumerate(files):
-        if size is None and shapes[at][:2] != (height, width):
+    for file, shape in zip(files, shapes, strict=True):
+        if size is None and shape[:2] != (height, width):
             raise DataError(
-                f"{file}: is {shapes[at][1]}x{shapes[at][0]} pixels, but {files[0]} is {width}x{height}; "
+                f"{file}: is {shape[1]}x{shape[0]} pixels, but {files[0]} is {width}x{height}; "
                 f"to bring all images to one size: --set data.size={height} (or data.size=[height,width])"
             )
-        images[at] = fit(read_picture(file), (height, width, channels), file).pixels
-    return images
+    return height, width, channels
 
 
 def read_tiny_imagenet(
@@ -100,7 +98,7 @@ def read_tiny_imagenet(
             raise DataError(f"{annotations}: line {number} names class {wnid!r}, which {wnids.name} does not")
         files.append(annotations.parent / "images" / name)
         labels.append(label_of[wnid])
-    return _names(order, words), *_splits(read_files(files, size=size, channels=3), labels, border)
+    return _names(order, words), *_splits(files, labels, border, _shape(files, size=size, channels=3))
 
 
 def _names(wnids: Sequence[str], words: Path) -> tuple[str, ...]:
@@ -121,6 +119,10 @@ def _lines(path: Path) -> list[str]:
     return found
 
 
-def _splits(images: NDArray[np.uint8], labels: Sequence[int], border: int) -> tuple[Split, Split]:
+def _splits(
+    files: Sequence[Path], labels: Sequence[int], border: int, shape: tuple[int, int, int]
+) -> tuple[Split, Split]:
+    """border: where the test images begin."""
     numbers = np.array(labels, np.int64)
-    return Split(images[:border], numbers[:border]), Split(images[border:], numbers[border:])
+    train, test = (Split(decode(files[part], shape), numbers[part]) for part in (slice(border), slice(border, None)))
+    return train, test

@@ -4,6 +4,8 @@ import hashlib
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,25 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Images that are mapped from a file of their own are mapped again, not copied, in another process."""
+        images: Any = self.images
+        if isinstance(images, np.memmap) and images.filename is not None:
+            whole = images.nbytes + images.offset == Path(images.filename).stat().st_size
+            if whole:
+                return _mapped_split, (str(images.filename), self.labels)
+        return Split, (images, self.labels)
+
+
+def open_mapped(file: Path) -> "np.memmap[Any, np.dtype[np.uint8]]":
+    """An .npy file, page by page as it is needed. Whoever writes into the array changes it for himself alone."""
+    mapped: np.memmap[Any, np.dtype[np.uint8]] = np.load(file, mmap_mode="c", allow_pickle=False)
+    return mapped
+
+
+def _mapped_split(file: str, labels: NDArray[np.int64]) -> Split:
+    return Split(open_mapped(Path(file)), labels)
 
 
 MEAN, STD = (0.5,), (0.5,)  # where nobody says otherwise, pixels in 0..1 become -1..1

@@ -25,6 +25,7 @@ from fedclass.experiment.config import MEASURED, DataSettings, Experiment, load,
 from fedclass.experiment.curriculum import Curriculum
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import prepare
+from fedclass.federation.faults import FaultSettings
 from fedclass.runs.events import Event
 from fedclass.runs.layout import RunDirectory, Writing, write_atomically
 from fedclass.wire import Job, Plan
@@ -83,6 +84,8 @@ class ServerSettings:
             raise ConfigError(
                 "data.validation: sites hold out images of their own (holdout in a site's file); leave it out"
             )
+        if made.faults != FaultSettings():
+            raise ConfigError("[faults]: is for simulations; sites have faults of their own; leave it out")
         if made.aggregation.clip_norm is None and self.classes_from == "sites":
             made = replace(made, aggregation=replace(made.aggregation, clip_norm=CLIP_NORM))
         if made.data.mean == MEASURED and self.classes_from == "sites":

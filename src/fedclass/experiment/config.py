@@ -24,6 +24,7 @@ from fedclass.data.source import Orientation
 from fedclass.errors import ConfigError
 from fedclass.federation.aggregation import AggregationSettings
 from fedclass.federation.client import TrainSettings
+from fedclass.federation.faults import FaultSettings
 from fedclass.federation.optimizer import OptimizerSettings
 from fedclass.federation.server_optimizer import ServerSettings
 from fedclass.methods import METHODS, Method
@@ -163,6 +164,7 @@ class Experiment:
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     aggregation: AggregationSettings = field(default_factory=AggregationSettings)
+    faults: FaultSettings = field(default_factory=FaultSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     method_name: str = "fedclass"
     method: Method = field(default_factory=METHODS["fedclass"])
@@ -181,6 +183,8 @@ class Experiment:
                 f"[train] balanced: the loss of {self.method_name!r} has no softmax cross-entropy that class counts "
                 "can adjust; set train.balanced=false (a method of your own: client.cross_entropy, balances=True)"
             )
+        if self.faults.stragglers and self.train.local_epochs < 2:
+            raise ConfigError("[faults] stragglers: with train.local_epochs = 1 nobody can do fewer; raise it")
         if declared.replay in ("none", "all") and self.memory.keeps:  # so that a stored recipe says what was kept
             object.__setattr__(self, "memory", replace(self.memory, per_client=0, per_class=None))
 
@@ -222,6 +226,7 @@ SECTIONS: dict[str, type[Any]] = {
     "optimizer": OptimizerSettings,
     "server": ServerSettings,
     "aggregation": AggregationSettings,
+    "faults": FaultSettings,
     "evaluation": EvaluationSettings,
 }
 

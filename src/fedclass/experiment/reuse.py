@@ -23,6 +23,7 @@ from fedclass.runs.events import (
     RoundFinished,
     TaskFinished,
     TaskStarted,
+    UpdateMissing,
     UpdateRejected,
     Warned,
     read_events,
@@ -103,12 +104,15 @@ def usual_store() -> TaskStore:
     return TaskStore(usual_folder())
 
 
+OF_TASKS = TaskStarted | RoundFinished | UpdateMissing | UpdateRejected | TaskFinished | Warned
+
+
 def _of_the_tasks(events: Iterator[Event]) -> Iterator[Event]:
     """Without what is said of the run as a whole."""
     begun = False
     for event in events:
         begun = begun or isinstance(event, TaskStarted)
-        if begun and isinstance(event, TaskStarted | RoundFinished | UpdateRejected | TaskFinished | Warned):
+        if begun and isinstance(event, OF_TASKS):
             yield event
 
 

@@ -23,6 +23,7 @@ from fedclass.federation import server_optimizer
 from fedclass.federation.aggregation import Aggregation, distances, standing_out
 from fedclass.federation.client import chosen_device
 from fedclass.federation.evaluate import confusion
+from fedclass.federation.faults import dropped_out
 from fedclass.federation.server import Missing, breakage, sample, usable
 from fedclass.federation.store import MemoryStore
 from fedclass.methods.base import ServerContext
@@ -246,15 +247,25 @@ class Run:
         assert weights is not None
         teacher = state.last if self.declared.teacher == "previous task" else None
         broadcast, frozen = self._broadcast(self.declared.broadcast, state.method), self.model.frozen_sha256
-        jobs = [Job(client, task, round, "train", weights, teacher, broadcast, frozen) for client in asked]
+        gone = self._dropped_out(state, asked)
+        at_work = [client for client in asked if client not in gone]
+        jobs = [Job(client, task, round, "train", weights, teacher, broadcast, frozen) for client in at_work]
         to_teach = len(set(asked) - state.reached)
-        down = len(jobs) * (nbytes(weights) + nbytes(broadcast)) + to_teach * nbytes(teacher or {})
+        down = len(asked) * (nbytes(weights) + nbytes(broadcast)) + to_teach * nbytes(teacher or {})
         self.totals.bytes_down += down
 
         def before(number: int) -> None:
             self._seed("aggregate", task, round, number)  # whatever clients and listeners have drawn here
 
         return Answers(timed(self._usable(jobs), phases, "clients"), len(jobs), down, before, weights)
+
+    def _dropped_out(self, state: State, asked: Sequence[int]) -> list[int]:
+        """Clients of a simulation that get a job and never answer, as the recipe's [faults] say."""
+        task, round, seed = state.task, state.round, self.experiment.seed_of("training")
+        gone = dropped_out(self.experiment.faults, asked, seed=seed, task=task, round=round)
+        for client in gone:
+            self.tell(UpdateMissing(task=task, round=round, client=client, reason="dropped out (faults.dropout)"))
+        return gone
 
     def _aggregate(self, state: State, answers: "Answers") -> State:
         """The state with the model that the method and the server's optimizer make of the updates."""

@@ -60,6 +60,7 @@ class Setup:
             store=store,
             seed=e.seed_of("training"),
             transform=find_transform(e.data.transform),
+            faults=e.faults,
         )
 
     # The curriculum: see there.

@@ -20,6 +20,7 @@ from fedclass.data.images import Split
 from fedclass.data.memory import HERDING, Exemplars, MemorySettings, herd, remember
 from fedclass.data.partition import Index
 from fedclass.errors import ClientError, ConfigError, FedclassError
+from fedclass.federation.faults import FaultSettings, epochs_done
 from fedclass.federation.optimizer import OptimizerSettings, Steps
 from fedclass.federation.server_optimizer import Weighting
 from fedclass.federation.store import ClientState, ClientStore, Kept
@@ -32,6 +33,7 @@ from fedclass.rng import array_generator, generator, seed_streams
 from fedclass.wire import Job, Tensors, Update, Weights
 
 INFERENCE_BATCH = 256
+MOST_PREPARED = 1 << 30  # bytes of normalised images that are kept for a round; more are normalised batch by batch
 TORCH = str(Path(torch.__file__).parent)
 
 
@@ -117,11 +119,13 @@ class Client:
         store: ClientStore,
         seed: int,
         transform: Transform | None = None,
+        faults: FaultSettings | None = None,
     ) -> None:
         self.stream, self.method, self.train, self.store, self.seed = stream, method, train, store, seed
         self.optimizer, self.weighting = optimizer, weighting
         self.declared = method.declare()
         self.memory = replace(memory, select=self.declared.select or memory.select)
+        self.faults = faults or FaultSettings()
         self.device = chosen_device(train.device)
         self.model = build().to(self.device)
         self.normalisation, self.transform = self.model.normalisation or normalisation, transform
@@ -146,11 +150,13 @@ class Client:
         self.model.load(job.weights)
         self.model.train()
         batches_per_epoch = math.ceil(len(index) / self.train.batch_size)
-        context = self._context(job, state, held, steps=self.train.local_epochs * batches_per_epoch)
+        where = {"client": job.client, "task": job.task, "round": job.round}
+        epochs = epochs_done(self.faults, self.train.local_epochs, seed=self.seed, **where)
+        context = self._context(job, state, held, steps=epochs * batches_per_epoch)
         steps = Steps(self.optimizer, self.model)
         adjusts = type(self.method).adjust is not Method.adjust
         total = torch.zeros((), device=self.device)
-        for number, batch in enumerate(self._batches(job, index, context)):
+        for number, batch in enumerate(self._batches(job, index, context, epochs)):
             if number % batches_per_epoch == 0:
                 steps.set(self._rates(job, epoch=number // batches_per_epoch))
             steps.clear()
@@ -175,7 +181,7 @@ class Client:
         with torch.no_grad():
             outcome = self.method.end_round(context)
         self._keep(job, state, outcome)
-        samples = self.train.local_epochs * len(index)
+        samples = epochs * len(index)
         counted = self.weighting == "with-exemplars" or self.declared.replay == "all"
         return Update(
             client=job.client,
@@ -276,17 +282,19 @@ class Client:
     def _normalised(self, index: Tensor) -> Tensor:
         return normalise(self._images[index], *self.normalisation)
 
-    def _batches(self, job: Job, index: Index, context: ClientContext) -> Iterator[Batch]:
-        """`local_epochs` passes over the images, each in a new order, with the teacher's logits beside them."""
+    def _batches(self, job: Job, index: Index, context: ClientContext, epochs: int) -> Iterator[Batch]:
+        """`epochs` passes over the images, each in a new order, with the teacher's logits beside them."""
         if not len(index):
             return  # torch would split no images into one empty batch
         rng = generator(self.seed, "client", job.client, "task", job.task, "round", job.round)
         images, targets = torch.from_numpy(index), self._targets[torch.from_numpy(index)]
         vary = self.train.augment != "none" or self.transform is not None
-        prepared = None if vary else self._normalised(images)
+        height, width = self._images.shape[1:3]
+        large = 12 * height * width * len(index) > MOST_PREPARED  # bytes
+        prepared = None if vary or large else self._normalised(images)
         logits = self._teacher_logits(job, prepared, context)
         self._seed(job)
-        for _ in range(self.train.local_epochs):
+        for _ in range(epochs):
             for chosen in torch.randperm(len(index), generator=rng).split(self.train.batch_size):
                 inputs = self._vary(self._images[images[chosen]], rng) if prepared is None else prepared[chosen]
                 inputs = as_input(inputs).to(self.device)
