@@ -55,8 +55,8 @@ USUAL = {
     "lwf": "standard",
     "ewc": "standard",
     "fedgkd": "standard",
-    "finetune": "standard",
-    "joint": "standard",
+    "finetune": "no exemplars",
+    "joint": "bound, all images",
 }
 
 WIDTH, HEIGHT = 4.6, 3.0  # inches; the height is without the legend
