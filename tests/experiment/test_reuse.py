@@ -45,13 +45,18 @@ def same(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
 
 
 def test_methods_that_begin_like_fedavg_share_their_first_task_bit_for_bit(tiny: Tiny, tmp_path: Path) -> None:
+    """Bounds keep no exemplars, and so begin like FedAvg without memory."""
     told(tiny(method="fedavg"), tmp_path / "first")
+    told(tiny("memory.per_client=0", method="fedavg"), tmp_path / "without")
     for name, experiment in {
         "fedclass": tiny(method="fedclass"),
         "beta": tiny("method.beta=8", method="fedclass"),
         "released": tiny("method.variant=released", method="fedclass"),
         "fedclass-tuned": tiny(method="fedclass-tuned"),
         "fedwa": tiny("method.variant=pycil", method="fedwa"),
+        "lwf": tiny(method="lwf"),
+        "finetune": tiny(method="finetune"),
+        "joint": tiny(method="joint"),
     }.items():
         summary, heard = told(experiment, tmp_path / name)
         alone = run_one(experiment, tmp_path / f"{name} alone")
@@ -136,8 +141,11 @@ def test_what_does_not_matter_yet_is_not_in_the_key(tiny: Tiny) -> None:
 
 
 def test_methods_with_a_loss_of_their_own_in_the_first_task_do_not_share_it(tiny: Tiny) -> None:
-    keys = [key(tiny(method=method), 1) for method in ("fedavg", "fedicarl", "glfc", "fedwa")]
-    assert len(set(keys)) == 4
+    different = ("fedavg", "fedicarl", "glfc", "fedwa", "fedeven", "fedprox", "fedgkd", "ewc", "lga", "finetune")
+    keys = [key(tiny(method=method), 1) for method in different]
+    keys += [key(tiny("train.balanced=true", method="fedavg"), 1)]
+    assert key(tiny("train.balanced=true", "method.strength=0", method="fedeven"), 1) == keys[-1]
+    assert len(set(keys)) == len(keys)
 
 
 @pytest.mark.parametrize(

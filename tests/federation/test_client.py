@@ -156,9 +156,10 @@ def test_exemplars_are_the_clients_own_images_of_classes_it_has_met(select: str,
             np.testing.assert_array_equal(images, held[:3])
 
 
-def test_no_image_is_in_what_a_client_sends(tiny: Tiny) -> None:
-    """Neither its bytes nor its normalised values, for the method that sends most."""
-    setup = prepare(tiny(method="fedicarl"))
+@pytest.mark.parametrize("method", ["fedicarl", "ewc"])
+def test_no_image_is_in_what_a_client_sends(method: str, tiny: Tiny) -> None:
+    """Neither its bytes nor its normalised values, for the methods that send most."""
+    setup = prepare(tiny(method=method))
     client: Client = setup.client(MemoryStore())
     weights, _ = start(setup, 0)
     updates = [client.run(Job(0, 0, r, phase, weights, None)) for r, phase in ((0, "train"), (2, "end_task"))]

@@ -53,7 +53,7 @@ def test_the_switch_is_for_methods_whose_loss_has_a_cross_entropy_over_all_that_
 
 MINE = """
 from dataclasses import dataclass
-from fedclass.methods import Declaration, FedCLASS, FedAvg
+from fedclass.methods import Balance, Declaration, FedCLASS, FedAvg
 
 @dataclass(frozen=True, kw_only=True)
 class Silent(FedCLASS):
@@ -64,6 +64,11 @@ class Silent(FedCLASS):
 class Spoken(Silent):
     def declare(self):
         return Declaration(teacher="previous task", balances=True)
+
+@dataclass(frozen=True, kw_only=True)
+class Forgetful(FedAvg):
+    def declare(self):
+        return Declaration(balance=Balance(strength=0.5))
 """
 
 
@@ -73,6 +78,8 @@ def test_a_loss_of_ones_own_must_say_so_itself(tiny: Tiny, user_module: UserModu
     with pytest.raises(ConfigError, match=r"a method of your own: client\.cross_entropy, balances=True"):
         tiny(BALANCED, method="balancing:Silent")
     assert tiny(BALANCED, method="balancing:Spoken").train.balanced
+    with pytest.raises(ConfigError, match="declares how to balance, but not balances=True"):
+        tiny(method="balancing:Forgetful")
 
 
 def trained(tiny: Tiny, *overrides: str, method: str) -> tuple[Weights, Weights]:

@@ -5,6 +5,7 @@ from dataclasses import fields
 import pytest
 
 from fedclass.errors import ConfigError, RunError
+from fedclass.methods.bounds import FineTune, Joint
 from fedclass.methods.fedclass import Form
 from fedclass.report.rows import TOLD_BY_VARIANT, Label, find, flat, read_config, rows, text
 
@@ -59,6 +60,17 @@ def test_other_keys_are_shown_where_any_rows_differ(result):
     assert names(runs) == ["fedavg (paper)", "fedwa (paper) memory.per_class=2"]
     runs.append(result("fedwa", config={"partition": {"alpha": 1.0}}))
     assert names(runs)[0] == "fedavg (paper) partition.alpha=0.1"
+
+
+def test_a_bound_is_named_by_what_it_trains_on_and_makes_no_difference_of_others_memory(result):
+    runs = [
+        result("fedavg", variant="standard", config={"memory": {"per_client": 6}}),
+        result("joint", variant=Joint().variant_name, config={"memory": {"per_client": 0}}),
+        result("finetune", variant=FineTune().variant_name, config={"memory": {"per_client": 0}}),
+    ]
+    assert names(runs) == ["fedavg (standard)", "joint (bound, all images)", "finetune (no exemplars)"]
+    runs.append(result("fedavg", variant="standard", config={"memory": {"per_client": 0}}))
+    assert names(runs)[0] == "fedavg (standard) memory.per_client=6"
 
 
 def test_how_often_a_run_was_tested_and_how_tasks_were_written_make_no_row(result):

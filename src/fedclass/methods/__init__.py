@@ -2,7 +2,7 @@
 
 from fedclass.methods.base import Batch, ClientContext, FedAvg, Method, Outcome, ServerContext, State
 from fedclass.methods.bounds import FineTune, Joint
-from fedclass.methods.declare import Declaration, Spec
+from fedclass.methods.declare import Balance, Declaration, Spec
 from fedclass.methods.derpp import DERpp
 from fedclass.methods.ewc import EWC
 from fedclass.methods.fedclass import FedCLASS
@@ -42,6 +42,7 @@ __all__ = [
     "LGA",
     "METHODS",
     "SCAFFOLD",
+    "Balance",
     "Batch",
     "ClientContext",
     "DERpp",

@@ -13,6 +13,10 @@ class FineTune(FedAvg):
     source = "a lower bound, no published method"
     fidelity = "FedAvg without exemplars, bit for bit"
 
+    @property
+    def variant_name(self) -> str:
+        return "no exemplars"
+
     def declare(self) -> Declaration:
         return Declaration(replay="none", balances=True, begins_like_fedavg=type(self) is FineTune)
 
@@ -27,6 +31,10 @@ class Joint(FedAvg):
 
     source = "an upper bound, no published method"
     fidelity = "FedAvg on all images so far, bit for bit in the first task"
+
+    @property
+    def variant_name(self) -> str:
+        return "bound, all images"
 
     def declare(self) -> Declaration:
         return Declaration(replay="all", balances=True, begins_like_fedavg=type(self) is Joint)

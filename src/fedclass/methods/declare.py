@@ -107,6 +107,8 @@ def check_declared(declared: Declaration, *, where: str) -> None:
     if declared.replay not in get_args(Replay):
         options = ", ".join(map(repr, get_args(Replay)))
         raise ConfigError(f"{where}: declares replay = {declared.replay!r}; it must be one of {options}")
+    if declared.balance is not None and not declared.balances:
+        raise ConfigError(f"{where}: declares how to balance, but not balances=True; its loss would not be adjusted")
     for field_name in ("broadcast", "predicts_with"):
         if unknown := sorted(set(getattr(declared, field_name)) - set(declared.server)):
             raise ConfigError(f"{where}: declares {field_name} = {unknown[0]!r}, which is not among its server tensors")

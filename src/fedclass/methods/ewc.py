@@ -42,8 +42,8 @@ class EWC(FedAvg):
 
     Each client sends the mean over its own images of the task, and their number; the server averages. The mean tells
     about images as a gradient does. A client with a single image sends zeros. The pull is added to the gradient, so
-    that the loss that is told is FedAvg's. New rows of the head have F = 0. The paper has no exemplars: set
-    memory.per_client=0.
+    that the loss that is told is FedAvg's. Steps are stable while learning rate * strength * F stays below 2. New rows
+    of the head have F = 0. The paper has no exemplars: set memory.per_client=0.
     """
 
     source = "Kirkpatrick et al., 2017, arXiv 1612.00796; online: Schwarz et al., 2018, arXiv 1805.06370"

@@ -55,8 +55,8 @@ USUAL = {
     "lwf": "standard",
     "ewc": "standard",
     "fedgkd": "standard",
-    "finetune": "standard",
-    "joint": "standard",
+    "finetune": "no exemplars",
+    "joint": "bound, all images",
 }
 
 UNTOLD = {  # what a file would say of itself

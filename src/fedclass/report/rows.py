@@ -24,7 +24,11 @@ _FORM = {
     "method.stop_gradient",
     "method.clip_ratio",
 }
-TOLD_BY_VARIANT = {"fedclass": _FORM, "fedclass-tuned": _FORM, "fedicarl": {"method.classifier"}}
+_MEMORY = {"memory.per_client", "memory.per_class"}  # of bounds, whose variant says what they train on instead
+TOLD_BY_VARIANT = {
+    **{"fedclass": _FORM, "fedclass-tuned": _FORM, "fedicarl": {"method.classifier"}},
+    **{"finetune": _MEMORY, "joint": _MEMORY},
+}
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,8 @@ def labels(settings: Iterable[Setting]) -> dict[Setting, Label]:
         told = {"method.variant", *TOLD_BY_VARIANT.get(setting.method, ())}
         same_method = [other for other in known if other.method == setting.method]
         for key, value in setting.values:
-            others = same_method if key.startswith("method.") else known
+            spoken = [other for other in known if key not in TOLD_BY_VARIANT.get(other.method, ())]
+            others = same_method if key.startswith("method.") else spoken
             if key not in told and any((key, value) not in other.values for other in others):
                 yield f"{key.removeprefix('method.')}={value}"
 
