@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
 from fedclass import __version__
@@ -28,6 +29,20 @@ def test_the_version_is_the_same_wherever_it_is_written() -> None:
     assert citation
     assert changes
     assert citation[1] == changes[1] == __version__
+
+
+def test_workflows_and_hooks_call_what_make_calls() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    called = set()
+    for workflow in (ROOT / ".github" / "workflows").glob("*.yml"):
+        for job in yaml.safe_load(workflow.read_text())["jobs"].values():
+            words = [step["run"].split() for step in job["steps"] if step.get("run", "").startswith("make ")]
+            called |= {target for _, *rest in words for target in rest}
+    assert called == {"check", "test", "docs", "wheel"} <= targets
+    check = re.findall(r"^\t\$\(BIN\)/([\w-]+)", makefile.partition("\ncheck:")[2].partition("\n\n")[0], re.MULTILINE)
+    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert [hook["entry"].split()[0] for hook in local["hooks"]] == [f".venv/bin/{tool}" for tool in check]
 
 
 def carried_out(*words: str | Path, cwd: Path) -> str:

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from statistics import mean, stdev
+from xml.etree import ElementTree
 
 import pytest
 
@@ -526,8 +527,17 @@ def test_one_run_is_reported_in_its_directory_without_torch(made, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "run" / "report.html").exists()
     written = sorted(path.name for path in (tmp_path / "run" / "figures").iterdir())
-    assert written == sorted(f"{name}.{kind}" for name in ALL for kind in ("png", "svg"))
+    assert written == sorted(f"{name}.{kind}" for name in ALL for kind in ("pdf", "png", "svg"))
     assert "run/report.html (1 run)" in done.stdout
+
+    assert command(tmp_path / "run", "--picture", "both.svg", cwd=tmp_path).returncode == 0
+    picture = ElementTree.fromstring((tmp_path / "both.svg").read_bytes())
+    charts = [part for part in picture if part.tag.endswith("svg")]
+    assert [float(chart.attrib["x"]) for chart in charts] == [0.0, 72 * plots.WIDTH], "two charts, side by side"
+    assert float(picture.attrib["width"].removesuffix("pt")) == pytest.approx(2 * 72 * plots.WIDTH)
+    assert "Forgetting over rounds" in picture.attrib["aria-label"]
+    refused = command(tmp_path / "run", "--picture", "both.png", cwd=tmp_path)
+    assert (refused.returncode, "let its name end in .svg" in refused.stderr) == (2, True)
 
 
 def test_several_runs_are_reported_in_the_working_folder_or_where_told(made, told, tmp_path):

@@ -212,9 +212,10 @@ def test_figures_for_papers_are_the_same_bytes_each_time_with_letters_as_outline
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         save(curves(LINES, x_label="round", y_label="accuracy"), tmp_path / folder, "chart")
-    for kind in ("svg", "png"):
+    for kind in ("svg", "pdf", "png"):
         assert (tmp_path / "a" / f"chart.{kind}").read_bytes() == (tmp_path / "b" / f"chart.{kind}").read_bytes()
     assert "<text" not in (tmp_path / "a" / "chart.svg").read_text()
     with Image.open(tmp_path / "a" / "chart.png") as image:
         assert image.width == 920
         assert image.convert("RGB").getpixel((2, 2)) == (255, 255, 255)
+    assert b"/Type0" in (tmp_path / "a" / "chart.pdf").read_bytes(), "its letters are embedded as TrueType"

@@ -10,6 +10,27 @@ from fedclass.report.rows import Row, Setting, check_seeds, rows
 from fedclass.report.tables import TEST, VALIDATION, Table, chosen, images_of, reference_row, streams
 from fedclass.runs.results import Result
 
+COMPARED = ("global", "forgetting", *(f"task {number}" for number in range(1, 100)))  # how columns of figures end
+WIDE = 84  # letters; more do not fit into one column of a page
+METHODS = {
+    "fedavg": "FedAvg",
+    "fedeven": "FedEven",
+    "fedclass": "FedCLASS",
+    "fedclass-tuned": "FedCLASS-tuned",
+    "glfc": "GLFC",
+    "fedicarl": "FedICARL",
+    "fedwa": "FedWA",
+    "scaffold": "SCAFFOLD",
+    "derpp": "DER++",
+}
+DATA = {
+    "cifar10": "CIFAR-10",
+    "svhn": "SVHN",
+    "emnist-balanced": "EMNIST Balanced",
+    "mnist": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+    "synnum": "Drawn digits",
+}
 MEASURED = ("accuracy_", "forgetting_", "bwt")  # figures on test images
 
 LATEX = {
@@ -18,6 +39,7 @@ LATEX = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
+    "|": r"\textbar{}",
     ">": r"\textgreater{}",
     "±": r"$\pm$",
 }
@@ -31,13 +53,26 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    r"""A table environment for \usepackage{booktabs}."""
-    head, *body = [" & ".join(map(_latex, row)) + r" \\" for row in (table.columns, *table.rows)]
+    r"""A table environment for \usepackage{booktabs}, over both columns of a page if it is wide.
+
+    Methods and data have the names that papers give them. Where figures are means over seeds, the best of each column
+    is bold: one seed ranks nothing.
+    """
+    bold = best_cells(table)
+    rows = [
+        [rf"\textbf{{{_latex(cell)}}}" if (number, i) in bold else _latex(cell) for i, cell in enumerate(_titled(row))]
+        for number, row in enumerate(table.rows)
+    ]
+    head, *body = [" & ".join(cells) + r" \\" for cells in (list(map(_latex, table.columns)), *rows)]
+    notes = [*table.notes, *(["Bold: the best mean of a column."] if bold else [])]
+    widths = [max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True)]
+    environment = "table*" if sum(widths) + 2 * len(widths) > WIDE else "table"
     return "\n".join(
         [
-            r"\begin{table}",
+            rf"\begin{{{environment}}}",
             r"\centering",
-            rf"\caption{{{_latex(table.title)}}}",
+            rf"\caption{{{_latex(_caption(table.title))}}}",
+            rf"\label{{tab:{_slug(table.title)}}}",
             rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
             r"\toprule",
             head,
@@ -46,11 +81,47 @@ def latex(table: Table) -> str:
             r"\bottomrule",
             r"\end{tabular}",
             r"\par\smallskip\footnotesize",
-            *map(_latex, table.notes),
-            r"\end{table}",
+            *map(_latex, notes),
+            rf"\end{{{environment}}}",
             "",
         ]
     )
+
+
+def best_cells(table: Table) -> set[tuple[int, int]]:
+    """Row and column of the highest mean accuracy and the lowest forgetting, if there are several seeds and rows."""
+    found = set()
+    for column, name in enumerate(table.columns):
+        if not name.endswith(COMPARED):
+            continue
+        cells = [(float(row[column].split()[0]), number) for number, row in enumerate(table.rows) if "±" in row[column]]
+        if len(cells) > 1:
+            best = (min if name.endswith("forgetting") else max)(cells)[0]
+            found |= {(number, column) for value, number in cells if value == best}
+    return found
+
+
+def _titled(row: Sequence[str]) -> list[str]:
+    """A row whose first cell names the method as papers do."""
+    return [_named(row[0], METHODS).replace(" (standard)", "", 1), *row[1:]]
+
+
+def _caption(title: str) -> str:
+    """A title, which begins with the data or ends with the reference of differences."""
+    start = "Differences from "
+    if title.startswith(start):
+        return start + _named(title.removeprefix(start), METHODS).replace(" (standard)", "", 1)
+    return _named(title, DATA)
+
+
+def _named(text: str, names: Mapping[str, str]) -> str:
+    """The text, its first word by its name."""
+    word, space, rest = text.partition(" ")
+    return names.get(word, word) + space + rest
+
+
+def _slug(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.partition(":")[0].lower()).strip("-")
 
 
 def _latex(cell: str) -> str:
