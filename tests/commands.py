@@ -18,7 +18,8 @@ WIDTH = 160  # of what is printed, as in a pipe
 def called(*words: str, cwd: Path, **environment: str) -> CompletedProcess[str]:
     """What `fedclass WORDS` in the folder cwd prints and returns. What it imports from there stays imported."""
     out, errors = io.StringIO(), io.StringIO()
-    handler, width = signal.getsignal(signal.SIGTERM), console.width
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    width = console.width
     with (
         contextlib.chdir(cwd),
         contextlib.redirect_stdout(out),
@@ -34,7 +35,8 @@ def called(*words: str, cwd: Path, **environment: str) -> CompletedProcess[str]:
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         finally:
-            signal.signal(signal.SIGTERM, handler)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
             console.width = width
     return CompletedProcess(words, code, out.getvalue(), errors.getvalue())
 

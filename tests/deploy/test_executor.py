@@ -4,7 +4,6 @@ import hashlib
 import io
 import socket
 import threading
-import time
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
@@ -33,6 +32,7 @@ from fedclass.deploy.app import app_flaw, write_app
 from fedclass.deploy.executor import FLOWER, Executor, check_flower
 from fedclass.engines.flower.frames import Frame
 from fedclass.errors import ConfigError
+from waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own
 
@@ -134,14 +134,14 @@ class Node:
         self.server = uvicorn.Server(settings)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
-        until(lambda: self.server.started)
+        wait_until(lambda: self.server.started, "the server")
         self.runs = 0
 
     def ask(self, app: bytes, content: RecordDict, kind: str = "") -> Message:
         """What comes back when a run with this app sends this."""
         self.send(app, content, kind)
         replies: list[Message] = []
-        until(lambda: bool(replies.extend(self.state.get_messages_legacy(is_reply=True)) or replies))
+        wait_until(lambda: bool(replies.extend(self.state.get_messages_legacy(is_reply=True)) or replies), "a reply")
         return replies[0]
 
     def send(self, app: bytes, content: RecordDict, kind: str = "", *, arrives: bool = True) -> None:
@@ -169,13 +169,6 @@ class Node:
 
 def over() -> bytes:
     raise RunNotRunningException
-
-
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -220,14 +213,13 @@ def test_only_fedclass_is_executed_and_the_executor_lives_on(
         assert "MemoryError: 7" in said[-1]
         assert not node.ask(ours, honest).has_error()
         node.send(ours, Frame({"ask": "lost"}).to_record(), arrives=False)
-        until(lambda: not node.state.get_tasks(statuses=["pending"]))
+        wait_until(lambda: not node.state.get_tasks(statuses=["pending"]), "that a task is taken")
         assert not node.ask(ours, honest).has_error()  # whoever waits for that message is in nobody's way
-        works.port = None
-        time.sleep(1)
-        node.send(ours, honest)
-        node.state.delete_messages()  # a task without a message cannot be answered
+    node.send(ours, honest)
+    node.state.delete_messages()  # a task without a message cannot be answered
+    with Executor(answer, SECRET, said.append) as works:
         works.port = node.port
-        assert works.broken.wait(60)
+        assert works.broken.wait(PATIENCE)
     assert not (tmp_path / "flwr").exists()  # where Flower would have unpacked apps
 
 
@@ -235,7 +227,7 @@ def test_a_task_is_handed_out_to_whoever_knows_the_secret_alone(node: Node) -> N
     said: list[str] = []
     with Executor(lambda frame, *, run: frame, b"guessed", said.append) as stranger:  # noqa: ARG005
         stranger.port = node.port
-        assert stranger.broken.wait(60)
+        assert stranger.broken.wait(PATIENCE)
     assert "401 Unauthorized" in said[0]
 
 

@@ -18,8 +18,8 @@ from safetensors.torch import load, load_file, save
 from torch import Tensor
 
 from deploy.test_sites import Federation, header
+from fedclass.deploy.announced import Announced
 from fedclass.deploy.answer import answer, respond, site_of
-from fedclass.deploy.course import SitesCourse
 from fedclass.deploy.node import Log, alone, answering
 from fedclass.deploy.registry import Registry
 from fedclass.deploy.server import ServerSettings
@@ -145,15 +145,15 @@ def test_weights_of_zero_and_a_claim_of_many_examples_do_not_take_the_model_over
 
 
 def test_what_sites_announce_says_who_holds_a_class_and_how_many_examples_may_count(tmp_path: Path) -> None:
-    course = SitesCourse(load_recipe(), None, cast(Any, None), ServerSettings(out=str(tmp_path)).rules, tmp_path)
-    course.known = Registry(
+    announced = Announced(load_recipe(), None, cast(Any, None), ServerSettings(out=str(tmp_path)).rules, tmp_path)
+    announced.known = Registry(
         sites=["north", "south"],
         classes=["ant", "bee", "cat"],
         counts={"north": {"ant": 20, "cat": 10, "elk": 40}, "south": {"ant": 0}},  # south withholds its numbers
     )
-    assert [list(course.holds(client)) for client in (0, 1)] == [[0, 2], [0]]
-    assert [course.most_examples(client) for client in (0, 1)] == [20 + 10 + 2 * 5, None]
-    assert course.named(1) == "site south"
+    assert [list(announced.holds(client)) for client in (0, 1)] == [[0, 2], [0]]
+    assert [announced.most_examples(client) for client in (0, 1)] == [20 + 10 + 2 * 5, None]
+    assert announced.named(1) == "site south"
 
 
 def test_a_site_cannot_answer_for_another(federation: Federation) -> None:

@@ -101,7 +101,7 @@ app = ServerApp()
 def main(grid, context):
     words = RecordDict({{"c": ConfigRecord({{"a": 1}})}})
     asked = [Message(words, node, "query") for node in grid.get_node_ids()]
-    answers = list(grid.send_and_receive(asked, timeout=100))
+    answers = list(grid.send_and_receive(asked, timeout=600))
     part = pathlib.Path({here!r}) / "answers.part"
     part.write_text(json.dumps([m.error.reason if m.has_error() else "" for m in answers]))
     part.rename(part.with_suffix(".json"))

@@ -20,7 +20,7 @@ from fedclass.deploy import commands
 from fedclass.deploy.app import write_app
 from fedclass.deploy.keys import Keys, make_keys
 from fedclass.deploy.processes import accepts, free_port
-from waiting import wait_until
+from waiting import PATIENCE, wait_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -142,7 +142,7 @@ def test_the_control_port_is_the_operators(link: Link, stranger: Keys, tmp_path:
         assert "authenticat" in (done.stdout + done.stderr).lower(), done.stdout + done.stderr
     url = f"https://127.0.0.1:{link.port}/v1/runtime/acquire-task"
     kind = {"content-type": "application/protobuf"}
-    asked = httpx.post(url, verify=ssl.create_default_context(cafile=str(link.keys.ca)), headers=kind, timeout=60)
+    asked = httpx.post(url, verify=ssl.create_default_context(cafile=str(link.keys.ca)), headers=kind, timeout=PATIENCE)
     assert asked.status_code == 401, asked.text
     assert link.flwr("list", commands.CONNECTION).returncode == 0
     private = [*link.folder.glob("link.db*"), *link.keys.folder.glob("*.token"), *link.keys.folder.glob("*.secret")]

@@ -26,6 +26,7 @@ from fedclass.experiment.config import Experiment
 from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.setup import Setup, prepare
 from fedclass.wire import Job, Plan, Update, Weights, sha256
+from waiting import PATIENCE
 
 Tiny = Callable[..., Experiment]
 
@@ -180,7 +181,7 @@ def test_two_jobs_of_one_site_wait_for_each_other(trial: Trial) -> None:
         worker.join(0.5)
         assert worker.is_alive()
         assert not done
-    worker.join(30)
+    worker.join(PATIENCE)
     assert len(done) == 1
 
 

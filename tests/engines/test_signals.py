@@ -1,5 +1,6 @@
 """Ctrl-C, SIGTERM and kill -9, at any moment: one line, no process left behind, nothing half written."""
 
+import contextlib
 import json
 import os
 import random
@@ -73,7 +74,10 @@ def trials(tiny_settings: list[str], tmp_path: Path) -> Iterator[subprocess.Pope
 def test_an_interrupt_of_all_processes_at_any_moment_ends_in_one_line(
     trials: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    """While the first process starts, while that one starts its workers, while they work; then some time later."""
+    """While the first process starts, while that one starts its workers, while they work; then some time later.
+
+    Every second one is followed by more of them: who presses Ctrl-C is impatient.
+    """
     assert trials.stdin
     assert trials.stdout
     chance = random.Random(0)
@@ -84,6 +88,10 @@ def test_an_interrupt_of_all_processes_at_any_moment_ends_in_one_line(
         wait_until(lambda: len(below(leader)) >= processes, f"{processes} processes")  # noqa: B023
         time.sleep(chance.uniform(0, 1))
         os.killpg(leader, signal.SIGINT)
+        for _ in range(number % 2 * 30):
+            time.sleep(0.02)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(leader, signal.SIGINT)
         assert int(trials.stdout.readline()) == 130
         wait_until(lambda: not session(leader), "the end of all processes")  # noqa: B023
         said = (tmp_path / f"{name}.err").read_text()

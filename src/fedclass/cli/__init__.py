@@ -73,10 +73,21 @@ def _options(
     pass
 
 
+def _stop(number: int, _: object) -> None:
+    """Unwind, so that no child process is left behind, and once: whoever presses Ctrl-C again only has to wait."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(143)
+
+
 def main() -> None:
     """A user's mistake ends in one line on stderr and an exit code; only a defect of ours shows a traceback."""
     sys.path.append(str(Path.cwd()))  # for --method my_module:MyMethod
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that no child process is left behind
+    signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as it is in the background
+        signal.signal(signal.SIGINT, _stop)
     try:
         app()
     except FedclassError as error:
