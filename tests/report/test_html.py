@@ -534,6 +534,7 @@ def test_one_run_is_reported_in_its_directory_without_torch(made, tmp_path):
     picture = ElementTree.fromstring((tmp_path / "both.svg").read_bytes())
     charts = [part for part in picture if part.tag.endswith("svg")]
     assert [float(chart.attrib["x"]) for chart in charts] == [0.0, 72 * plots.WIDTH], "two charts, side by side"
+    assert [float(chart.attrib["width"]) for chart in charts] == pytest.approx([72 * plots.WIDTH] * 2)
     assert float(picture.attrib["width"].removesuffix("pt")) == pytest.approx(2 * 72 * plots.WIDTH)
     assert "Forgetting over rounds" in picture.attrib["aria-label"]
     refused = command(tmp_path / "run", "--picture", "both.png", cwd=tmp_path)

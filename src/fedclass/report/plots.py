@@ -378,7 +378,8 @@ def side_by_side(figures: Sequence[Figure], *, label: str) -> bytes:
     for figure in figures:
         text = _drawn(figure, "svg", fonts="path").decode()
         wide, high = (72 * float(inches) for inches in figure.get_size_inches())
-        parts.append(text[text.index("<svg") :].replace("<svg ", f'<svg x="{left:g}" ', 1))
+        text = re.sub(r'="([\d.]+)pt"', r'="\1"', text[text.index("<svg") :], count=2)  # its size, in the sheet's units
+        parts.append(text.replace("<svg ", f'<svg x="{left:g}" ', 1))
         left, height = left + wide, max(height, high)
     size = f'width="{left:g}pt" height="{height:g}pt" viewBox="0 0 {left:g} {height:g}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{html.escape(label)}">'
