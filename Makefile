@@ -18,8 +18,8 @@ help: ## print this list
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@
 
-demo: .venv/ready ## FedAvg and FedCLASS side by side on drawn digits (no download)
-	$(BIN)/fedclass compare demo --methods fedavg,fedclass,fedclass-tuned
+demo: .venv/ready ## FedAvg, FedCLASS and FedEven side by side on drawn digits (no download)
+	$(BIN)/fedclass compare demo --methods fedavg,fedclass,fedeven
 
 test: .venv/ready ## all tests; at the end, what was skipped and how to have it
 	$(BIN)/pytest --numprocesses 3 --dist worksteal
