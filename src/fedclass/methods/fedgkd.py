@@ -11,6 +11,7 @@ from torch import Tensor
 from fedclass.losses import teacher_divergence
 from fedclass.methods.base import Batch, ClientContext, FedAvg, ServerContext, State
 from fedclass.methods.declare import Declaration, Spec
+from fedclass.models.head import with_first_classes
 from fedclass.wire import Update, Weights
 
 
@@ -56,8 +57,7 @@ class FedGKD(FedAvg):
             return client.model.with_flat(client.weights, mean)
         if client.old_classes == 0:
             return None
-        head = {name: client.weights[name][: client.old_classes] for name in ("head.weight", "head.bias")}
-        return {**client.weights, **head}
+        return with_first_classes(client.weights, client.old_classes)
 
     def loss(self, client: ClientContext, batch: Batch) -> Tensor:
         logits = client.model(batch.images)
