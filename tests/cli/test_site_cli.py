@@ -164,14 +164,14 @@ def test_check_tries_everything_before_a_site_goes_online(site: Site, tmp_path: 
     file, table = tmp_path / "ward-7.toml", {"name": "ward-7", "data": "photos", "store": "store"}
     given = {"superlink": "127.0.0.1:1", "ca": "keys/ca.crt", "key": "keys/sites/ward-7", "site": table}
     file.write_text(tomli_w.dumps(given))
-    (site.settings.data / "Thumbs.db").write_bytes(b"?")
+    (site.settings.data / "notes.txt").write_bytes(b"?")
     site.settings.store.chmod(0o755)
     said = call("site", "check", file)
     assert said.startswith("0 ")
     for line in (
         "ok       images: 8x8 pixels, colour",
         "warning  1 files in",
-        f"warning  {site.settings.data / 'Thumbs.db'}: lies beside the class folders",
+        f"warning  {site.settings.data / 'notes.txt'}: lies beside the class folders",
         "others have access, which `site run` takes from them",
         "store: 2 federations, not encrypted",
         "ward-7: can be used, and is private",
