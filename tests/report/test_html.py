@@ -472,7 +472,7 @@ def test_the_same_runs_give_the_same_bytes(made, told, tmp_path):
         write_report([history], tmp_path / f"{name}.html", tmp_path / name)
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
     first, second = (sorted((tmp_path / name).iterdir()) for name in "ab")
-    assert len(first) == 2 * (len(ALL) - 2)  # a run with one task done has no forgetting
+    assert len(first) == 3 * (len(ALL) - 2)  # a run with one task done has no forgetting
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
@@ -545,6 +545,8 @@ def test_several_runs_are_reported_in_the_working_folder_or_where_told(made, tol
     runs = [made("a", events=told(method="fedavg")[:1]), made("b", events=told()[:1])]
     done = command(*runs, cwd=tmp_path)
     assert "report.html (2 runs)" in done.stdout, done.stderr
+    early = command(*runs, "--picture", "both.svg", cwd=tmp_path)
+    assert (early.returncode, "no test of the model yet" in early.stderr) == (4, True)
     assert (tmp_path / "report-figures" / "partition.png").exists()
     (tmp_path / "paper").mkdir()
     assert command(runs[0], "--out", "paper/first.html", cwd=tmp_path).returncode == 0

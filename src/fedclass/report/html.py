@@ -57,6 +57,8 @@ def write_report(runs: Sequence[History], page: Path, pictures: Path, *, picture
             plots.save(chart.figure, pictures, chart.name)
         if picture is not None:
             shown = [chart for chart in report.charts if chart.name in PICTURED]
+            if not shown:
+                raise RunError(f"--picture {picture}: there is no test of the model yet to draw")
             label = ". ".join(chart.alt for chart in shown)
             write_atomically(picture, plots.side_by_side([chart.figure for chart in shown], label=label))
     except OSError as error:
