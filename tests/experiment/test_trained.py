@@ -64,7 +64,7 @@ def test_the_file_describes_itself(runs: dict[str, Path], tiny: Tiny, tmp_path: 
         stored = json.loads(file.metadata()[KEY])
     assert stored["image"] == [8, 8, 3]
     assert (stored["mean"], stored["std"]) == ([0.5], [0.5])
-    assert stored["model"] == {"name": "resnet8", "norm": "batch", "head_init": "linear"}
+    assert stored["model"] == {"name": "resnet8", "norm": "batch", "head_init": "linear", "args": {}}
     assert (stored["method"]["name"], stored["method"]["variant"]) == ("fedclass", "paper")
     assert (stored["version"], stored["dataset"]) == (fedclass.__version__, "npz")
     fedclass.run(tiny("optimizer.learning_rate=0.05", "memory.per_client=12", method="fedwa"), tmp_path / "again")
