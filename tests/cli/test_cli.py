@@ -227,7 +227,7 @@ def test_one_failing_member_does_not_take_the_others_with_it(tiny_settings: list
     result = process("compare", *words, "--out", "all", "--workers", "1", cwd=tmp_path)
     assert result.returncode == 5, "the first one's code"
     assert "Traceback" not in result.stderr
-    assert "mine:Diverges: task 1, round 1: 0 of 3 updates were usable" in result.stderr
+    assert "mine:Diverges: all/mine-Diverges-s0: task 1, round 1: 0 of 3 updates were usable" in result.stderr
     assert "fedavg (standard)" in result.stdout
     assert "Nothing is compared or chosen until all runs are there" in result.stdout
     assert "fedavg (standard)" in (tmp_path / "all" / "results.md").read_text()
@@ -300,7 +300,7 @@ def test_keys_lists_all_that_a_recipe_may_hold(tmp_path: Path) -> None:
     for key, value in flat(tables).items():
         assert found[key]["default"] == (json.dumps(value) if isinstance(value, str | bool) else str(value)), key
     assert [key for key, about in found.items() if not about["meaning"]] == []
-    assert found["train.participation"]["allowed"] == "number > 0 and ≤ 1"
+    assert found["server.participation"]["allowed"] == "number > 0 and ≤ 1"
     assert found["memory.select"]["allowed"] == '"random", "herding", "herding-pycil", "first"'
     assert found["memory.per_class"] == {**found["memory.per_class"], "default": None, "allowed": "whole number ≥ 0"}
     shown = fedclass("keys", "method", "--method", "fedwa", cwd=tmp_path).stdout

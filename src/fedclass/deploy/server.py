@@ -188,7 +188,7 @@ def told(experiment: Experiment) -> dict[str, Any]:
     """The part of a recipe that sites need to do what clients of a simulation would do."""
     tables, transform = experiment.to_tables(), experiment.data.transform
     sent = {name: tables[name] for name in SENT}
-    sent |= {"seeds": tables["seeds"]} if tables["seeds"] else {}
+    sent |= {"seeds": tables["seeds"]} if "seeds" in tables else {}
     return sent | ({"data": {"transform": transform}} if transform else {})
 
 

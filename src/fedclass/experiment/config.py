@@ -209,7 +209,7 @@ class Experiment:
         tables = {section: asdict(getattr(self, section)) for section in SECTIONS}
         tables["method"] = {"name": self.method_name, **parameters(self.method)}
         present = {name: {k: v for k, v in table.items() if v not in (None, {})} for name, table in tables.items()}
-        return {"seed": self.seed, **present}
+        return {"seed": self.seed, **{name: table for name, table in present.items() if table}}
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.to_tables())
@@ -230,6 +230,7 @@ SECTIONS: dict[str, type[Any]] = {
     "evaluation": EvaluationSettings,
 }
 
+ARGS = [["model", "args"], ["data", "args"]]  # tables within tables
 Table = dict[str, Any]
 STORED = "config.toml"  # a run's own recipe, which nobody is asked to change
 
@@ -413,7 +414,7 @@ def _override(table: Table, override: str) -> None:
         _hint(f"--set {key}: is now {MOVED[key]}")
         key = MOVED[key]
     parts = key.split(".")
-    if not equals or not all(parts) or len(parts) > 3 or (len(parts) == 3 and parts[1] != "args"):
+    if not equals or not all(parts) or (len(parts) > 2 and parts[:-1] not in ARGS):
         raise ConfigError(f"--set {override}: write it as table.key=value, such as train.rounds=2")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
