@@ -114,13 +114,15 @@ def test_the_whole_recipe_is_in_the_key_but_for_named_exceptions(tiny: Tiny) -> 
     def changed(name: str) -> list[str]:
         """The keys after each task, with another value there."""
         section, _, inner = name.rpartition(".")
-        other = {**tables, section: {**tables[section], inner: "other"}} if section else {**tables, name: "other"}
+        other = (
+            {**tables, section: {**tables.get(section, {}), inner: "other"}} if section else {**tables, name: "other"}
+        )
         experiment = Changed(**{f.name: getattr(setup.experiment, f.name) for f in fields(Experiment)})
         object.__setattr__(experiment, "tables", other)
         return [key_after(replace(setup, experiment=experiment), tasks, code) for tasks in (1, 2)]
 
     first, second = (key_after(setup, tasks, code) for tasks in (1, 2))
-    keys = [*flat(tables), "new", *(f"{section}.new" for section in tables if section != "seed")]
+    keys = [*flat(tables), "new", *(f"{section}.new" for section in [*SECTIONS, "method"])]
     assert {key.partition(".")[0] for key in keys} == {"seed", "new", *SECTIONS, "method"}
     for name in keys:
         found = changed(name)
