@@ -24,7 +24,7 @@ demo: .venv/ready ## FedAvg, FedCLASS and FedEven side by side on drawn digits (
 test: .venv/ready ## all tests; at the end, what was skipped and how to have it
 	$(BIN)/pytest --numprocesses 3 --dist worksteal
 
-test-fast: .venv/ready ## the tests without processes, servers or a browser (a minute)
+test-fast: .venv/ready ## the tests without whole runs, processes, servers or a browser (a minute)
 	$(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not slow'
 
 coverage: .venv/ready ## all tests again, and which lines they have run, in their processes too

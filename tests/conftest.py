@@ -31,8 +31,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+WHOLE_RUNS = {"tiny_file", "federation", "project"}  # what a test that trains asks for
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest go first, so that no worker is left with one of them at the end."""
+    """Whole runs are slow. The longest tests go first, so that no worker is left with one of them at the end."""
+    for item in items:
+        if isinstance(item, pytest.Function) and WHOLE_RUNS & set(item.fixturenames):
+            item.add_marker(pytest.mark.slow)
     longest = ("test_loopback", "test_signals", "test_security")
     items.sort(key=lambda item: not item.nodeid.split("::")[0].endswith(tuple(f"{name}.py" for name in longest)))
 
