@@ -48,7 +48,7 @@ def methods(
         table.add_column(column)
     for key in keys_of(method):
         table.add_row(key.name, key.default or "-", key.allowed, key.meaning)
-    console.print(table)
+    console.print(table if table.row_count else "It has no parameters.")
     _print_places(name, recipe, overrides or [])
 
 

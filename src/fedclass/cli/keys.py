@@ -99,6 +99,8 @@ def allowed(hint: Any, bounds: list[Any]) -> str:
         return ", ".join(str(toml(option)) for option in parts)
     if origin in (Union, UnionType):
         return ", ".join(allowed(part, bounds) for part in parts if part is not NoneType)
+    if origin is dict:
+        return "a table"
     if origin is list:
         return f"list of {allowed(parts[0], [])}s"
     limits = [
