@@ -29,9 +29,8 @@ test-fast: .venv/ready ## the tests without whole runs, processes, servers or a 
 
 coverage: .venv/ready ## all tests again, and which lines they have run, in their processes too
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest --numprocesses 3 --dist worksteal
-	$(BIN)/coverage combine --quiet
-	$(BIN)/coverage report
+	$(BIN)/coverage run -m pytest --numprocesses 3 --dist worksteal; \
+	  failed=$$?; $(BIN)/coverage combine --quiet; $(BIN)/coverage report; exit $$failed
 
 check: .venv/ready ## format, lint, types, import layers (seconds)
 	$(BIN)/ruff format --check .
