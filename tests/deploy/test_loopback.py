@@ -162,7 +162,7 @@ def test_the_same_bits_although_server_and_link_are_killed(tiny: Tiny, tmp_path:
     assert len(events(out, RunResumed)) == 2
     for path in (out, *out.rglob("*")):
         assert path.stat().st_mode & 0o077 == 0, path  # no other user of the server's machine can read it
-    assert processes("flower-", root) + processes("flwr-", root) == []
+    wait_until(lambda: processes("flower-", root) + processes("flwr-", root) == [], "the end of all processes")
 
 
 def test_rounds_go_on_while_sites_come_and_go(tiny: Tiny, tmp_path: Path) -> None:
