@@ -16,6 +16,7 @@ from fedclass.experiment.runner import run
 from fedclass.experiment.setup import prepare
 from fedclass.runs.events import Event, RoundFinished, TaskFinished, TaskStarted, UpdateRejected, read_events
 from fedclass.runs.layout import RunDirectory, create
+from stopping import Stop
 
 Tiny = Callable[..., Experiment]
 LATE = ("train.rounds=4", "partition.clients=4", "stream.arrival_delay=3", "evaluation.every=0")
@@ -43,10 +44,6 @@ def test_clients_learn_from_what_has_reached_them(arrival: str, tiny: Tiny, tmp_
     assert [len(row) for row in summary["accuracy_matrix"]] == [1, 2]
 
 
-class Stop(BaseException):
-    pass
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arrival", "weighting", "method"),
@@ -60,7 +57,7 @@ def test_the_same_bits_in_processes_at_sites_and_after_a_stop(
     arrival: str, weighting: str, method: str, tiny: Tiny, tmp_path: Path
 ) -> None:
     """FedCLASS keeps its teacher's outputs from round to round, while images are added."""
-    experiment = tiny(*LATE, f"stream.arrival={arrival}", f"train.weighting={weighting}", method=method)
+    experiment = tiny(*LATE, f"stream.arrival={arrival}", f"server.weighting={weighting}", method=method)
     alone = run_one(experiment, tmp_path / "alone")
     processes = run_one(experiment, tmp_path / "processes", engine="processes", workers=2)
     setup = prepare(experiment)

@@ -14,26 +14,15 @@ from fedclass.experiment.reuse import usual_store
 from fedclass.report.tables import results_tables
 from fedclass.runs.events import Event, RoundFinished, RunResumed, Warned
 from fedclass.runs.results import Result
+from stopping import Stop, stop_after
 from users import METHOD, Project
 
 Tiny = Callable[..., Experiment]
 
 
-class Stop(BaseException):
-    """Not an error of ours: nothing may catch it."""
-
-
 def stopped(experiment: Experiment, root: Path, *, rounds: int = 2, reuse: bool = False) -> None:
-    heard = 0
-
-    def listen(event: Event) -> None:
-        nonlocal heard
-        heard += isinstance(event, RoundFinished)
-        if heard == rounds:
-            raise Stop
-
     with pytest.raises(Stop):
-        run_one(experiment, root, listen, reuse=reuse)
+        run_one(experiment, root, stop_after(rounds), reuse=reuse)
 
 
 def went_on(experiment: Experiment, root: Path, **how: Any) -> tuple[dict[str, Any], list[str]]:

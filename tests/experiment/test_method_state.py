@@ -8,7 +8,7 @@ import pytest
 from fedclass.errors import FedclassError
 from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment
-from fedclass.runs.events import Event, RoundFinished
+from stopping import Stop, stop_after
 
 Tiny = Callable[..., Experiment]
 UserModule = Callable[[str, str], str]
@@ -24,23 +24,6 @@ STATEFUL = [
     ("joint", ()),
 ]
 PARTIAL = ("partition.clients=5", "server.participation=0.6", "train.rounds=3")
-
-
-class Stop(BaseException):
-    pass
-
-
-def stop_after(rounds: int) -> Callable[[Event], None]:
-    """A listener that hears of all rounds, those before a stop too, and drops everything after so many."""
-    heard = 0
-
-    def listen(event: Event) -> None:
-        nonlocal heard
-        heard += isinstance(event, RoundFinished)
-        if heard == rounds:
-            raise Stop
-
-    return listen
 
 
 @pytest.mark.slow

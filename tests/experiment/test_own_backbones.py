@@ -27,9 +27,10 @@ from fedclass.experiment.setup import prepare
 from fedclass.experiment.sources import sources
 from fedclass.experiment.trained import load_model
 from fedclass.federation.store import MemoryStore
-from fedclass.runs.events import Event, RoundFinished, read_events
+from fedclass.runs.events import RoundFinished, read_events
 from fedclass.runs.results import Result
 from fedclass.wire import Job
+from stopping import Stop, stop_after
 
 Tiny = Callable[..., Experiment]
 UserModule = Callable[[str, str], str]
@@ -91,22 +92,6 @@ def named(user_module: UserModule) -> str:
 
 def write_map(folder: Path, seed: int) -> None:
     np.save(folder / "map.npy", np.random.default_rng(seed).normal(size=(6, 192)).astype(np.float32))
-
-
-class Stop(BaseException):
-    pass
-
-
-def stop_after(rounds: int) -> Callable[[Event], None]:
-    heard = 0
-
-    def listen(event: Event) -> None:
-        nonlocal heard
-        heard += isinstance(event, RoundFinished)
-        if heard == rounds:
-            raise Stop
-
-    return listen
 
 
 def rounds_of(root: Path) -> list[RoundFinished]:

@@ -32,7 +32,6 @@ from fedclass.report.history import read_history
 from fedclass.report.rows import read_config
 from fedclass.runs.events import (
     Event,
-    RoundFinished,
     RunFinished,
     RunResumed,
     RunStarted,
@@ -42,6 +41,7 @@ from fedclass.runs.events import (
 )
 from fedclass.runs.layout import RunDirectory
 from fedclass.runs.moved import MOVED
+from stopping import Stop, stop_after
 
 Tiny = Callable[..., Experiment]
 
@@ -61,22 +61,10 @@ def outcome(root: Path) -> tuple[dict[str, Any], bytes, list[dict[str, Any]]]:
     return summary, directory.model.read_bytes(), facts
 
 
-class Stop(BaseException):
-    """Not an error of ours: nothing may catch it."""
-
-
 def stopped_after(experiment: Experiment, root: Path, rounds: int, *, go_on: bool = False) -> None:
     """Run until that many rounds have been heard of, and drop everything."""
-    heard = 0
-
-    def listen(event: Event) -> None:
-        nonlocal heard
-        heard += isinstance(event, RoundFinished)
-        if heard == rounds:
-            raise Stop
-
     with pytest.raises(Stop):
-        run_one(experiment, root, listen, go_on=go_on)
+        run_one(experiment, root, stop_after(rounds), go_on=go_on)
 
 
 @pytest.mark.parametrize(

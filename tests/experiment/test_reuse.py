@@ -15,6 +15,7 @@ from fedclass.experiment.setup import prepare
 from fedclass.experiment.sources import sources
 from fedclass.runs.events import Event, RoundFinished, TaskReused, TaskStarted, UpdateReceived, Warned
 from fedclass.runs.layout import flat
+from stopping import Stop
 
 Tiny = Callable[..., Experiment]
 
@@ -182,9 +183,6 @@ def test_a_store_that_cannot_be_written_is_a_warning_and_ends_no_run(tiny: Tiny,
 def test_a_run_stopped_after_reuse_goes_on(tiny: Tiny, tmp_path: Path) -> None:
     told(tiny(method="fedavg"), tmp_path / "first")
     experiment = tiny(method="fedclass")
-
-    class Stop(BaseException):
-        pass
 
     def listen(event: Event) -> None:
         if isinstance(event, TaskStarted) and event.task == 1:
