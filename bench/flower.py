@@ -30,12 +30,12 @@ from fedclass.deploy.commands import QUIET
 from fedclass.deploy.loopback import Loopback
 from fedclass.deploy.split import split
 from fedclass.deploy.wiretap import Wiretap
-from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment, load
+from fedclass.experiment.launch import run_one
 from fedclass.experiment.setup import prepare
 from fedclass.runs.events import Event, RoundFinished
 from fedclass.runs.layout import RunDirectory
-from fedclass.runs.results import Result
+from fedclass.runs.summary import Result
 from fedclass.wire import Weights, nbytes
 
 ROUNDS = 5  # of which the first is left out: caches fill

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from experiment.test_resume import outcome, stopped_after
-from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.launch import run_one
 from fedclass.experiment.setup import prepare
 from fedclass.federation.client import Client
 from fedclass.federation.store import MemoryStore
@@ -194,7 +194,7 @@ def test_every_hook_gives_the_same_bits_over_flower(everywhere: Experiment, tmp_
     from deploy.memory_grid import MemoryGrid
     from deploy.test_grid import serve, sites_of
     from fedclass.deploy.client_app import app
-    from fedclass.runs.results import Result
+    from fedclass.runs.summary import Result
 
     alone = run_one(everywhere, tmp_path / "alone")
     allowed = {"allow": "drawing:Net,drawing:Everywhere"}

@@ -18,11 +18,11 @@ __version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from fedclass.errors import FedclassError
-    from fedclass.experiment.compare import run_one as run
     from fedclass.experiment.config import Experiment, load
+    from fedclass.experiment.launch import run_one as run
     from fedclass.experiment.trained import Evaluation, Prediction, TrainedModel, load_model
     from fedclass.methods import METHODS, Batch, ClientContext, FedAvg
-    from fedclass.runs.records import results
+    from fedclass.runs.dataframe import results
 
 _HOMES = {
     "METHODS": "fedclass.methods",
@@ -36,8 +36,8 @@ _HOMES = {
     "TrainedModel": "fedclass.experiment.trained",
     "load": "fedclass.experiment.config",
     "load_model": "fedclass.experiment.trained",
-    "results": "fedclass.runs.records",
-    "run": "fedclass.experiment.compare",
+    "results": "fedclass.runs.dataframe",
+    "run": "fedclass.experiment.launch",
 }
 
 __all__ = [

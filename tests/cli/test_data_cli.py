@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedclass.cli.data import app, contact_sheet
 from fedclass.data.datasets import DATASETS
-from fedclass.data.images import Split
+from fedclass.data.image_set import Split
 from fedclass.errors import ConfigError, DataError
 
 

@@ -9,10 +9,10 @@ from PIL import Image
 
 from fedclass.data import decoded
 from fedclass.data.datasets import load
-from fedclass.data.images import Split
+from fedclass.data.image_set import Split
 from fedclass.data.source import cache_folder
 from fedclass.errors import DataError
-from fedclass.experiment.compare import run_one
+from fedclass.experiment.launch import run_one
 from fedclass.experiment.setup import prepare
 from fedclass.federation import client
 

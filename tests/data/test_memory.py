@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from fedclass.data.memory import Exemplars, MemorySettings, check_fewest, herd, planned, remarks, remember
+from fedclass.data.memory import Exemplars, MemorySettings, check_fewest, exemplar_counts, herd, remarks, remember
 from fedclass.errors import ConfigError
 from reference import herding
 
@@ -183,7 +183,7 @@ def lived_through(row, sizes, budget):
 @given(history=histories())
 def test_the_plan_is_what_happens(history):
     counts, sizes, budget = history
-    plan = planned(budget, counts, sizes)
+    plan = exemplar_counts(budget, counts, sizes)
     assert plan.shape == (len(counts), len(sizes))
     for client, row in enumerate(counts):
         assert plan[client].tolist() == [len(after) for after, _, _ in lived_through(row, sizes, budget)]
@@ -208,10 +208,10 @@ def test_exemplars_are_prefixes_within_their_quotas(history):
 def test_a_plan_by_hand():
     """Client 0 has plenty; client 1 has one image of class 0, none of class 1; client 2 meets class 2 only."""
     counts = np.array([[20, 20, 20], [1, 0, 20], [0, 0, 3]])
-    assert planned(per_client(10), counts, (2, 1)).tolist() == [[10, 10], [1, 6], [0, 3]]
-    assert planned(per_class(2), counts, (2, 1)).tolist() == [[4, 6], [1, 3], [0, 2]]
-    assert planned(floored(10), counts, (2, 1)).tolist() == [[10, 9], [1, 4], [0, 3]]
-    assert planned(floored(10), counts[1:], (2, 1), offered=(1, 1)).tolist() == [[1, 6], [0, 3]]
+    assert exemplar_counts(per_client(10), counts, (2, 1)).tolist() == [[10, 10], [1, 6], [0, 3]]
+    assert exemplar_counts(per_class(2), counts, (2, 1)).tolist() == [[4, 6], [1, 3], [0, 2]]
+    assert exemplar_counts(floored(10), counts, (2, 1)).tolist() == [[10, 9], [1, 4], [0, 3]]
+    assert exemplar_counts(floored(10), counts[1:], (2, 1), offered=(1, 1)).tolist() == [[1, 6], [0, 3]]
 
 
 # Herding.

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from fedclass.data.datasets import load
-from fedclass.data.pictures import as_picture, fit, read_picture, shape_of
+from fedclass.data.image_files import as_picture, fit, read_picture, shape_of
 from fedclass.errors import ConfigError, DataError
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedclass.data.images import ImageSet, Split
+from fedclass.data.image_set import ImageSet, Split
 from fedclass.data.partition import PartitionSettings, save_partition
 from fedclass.data.schedule import StreamSettings, task_sizes
 from fedclass.data.stream import build_stream

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedclass.data.coverage import coverage
-from fedclass.data.images import ImageSet, Split
+from fedclass.data.image_set import ImageSet, Split
 from fedclass.data.partition import PartitionSettings
 from fedclass.data.schedule import StreamSettings
 from fedclass.data.stream import build_stream

@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from fedclass.deploy.server import told
-from fedclass.deploy.site import Lacking, Site, SiteSettings
+from fedclass.deploy.site import MissingAttachmentError, Site, SiteSettings
 from fedclass.experiment.setup import Setup
 from fedclass.wire import Job, Plan, Update, sha256
 
@@ -66,7 +66,7 @@ class Sites:
             named = replace(job, teacher=None, broadcast={})
             try:
                 yield Site(settings).run(plan, named)
-            except Lacking:
+            except MissingAttachmentError:
                 self.teachers_sent += job.teacher is not None
                 yield Site(settings).run(plan, job)
 

@@ -14,9 +14,9 @@ from deploy.memory_grid import MemoryGrid
 from fedclass.deploy.client_app import app as client_app
 from fedclass.deploy.server_app import app as server_app
 from fedclass.deploy.split import split
-from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment
-from fedclass.runs.results import Result
+from fedclass.experiment.launch import run_one
+from fedclass.runs.summary import Result
 
 Tiny = Callable[..., Experiment]
 

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from deploy.test_sites import Federation, header
 from fedclass.deploy.announced import Announced
-from fedclass.deploy.answer import answer, respond, site_of
-from fedclass.deploy.node import Log, alone, answering
 from fedclass.deploy.registry import Registry
+from fedclass.deploy.request_handler import answer, respond, site_of
 from fedclass.deploy.server import ServerSettings
+from fedclass.deploy.site_process import Log, alone, answering
 from fedclass.engines.flower import codec
 from fedclass.engines.flower.frames import Frame
 from fedclass.errors import ClientError, ConfigError

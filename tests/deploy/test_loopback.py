@@ -14,16 +14,16 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra [flower]")
 
 from fedclass.deploy.app import write_app
-from fedclass.deploy.keep import FederationFolder
 from fedclass.deploy.loopback import Loopback
+from fedclass.deploy.site_store import FederationFolder
 from fedclass.deploy.split import split
 from fedclass.deploy.wiretap import Wiretap
 from fedclass.experiment.checkpoint import Checkpoints
-from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.launch import run_one
 from fedclass.runs.events import Event, RoundFinished, RunResumed, UpdateMissing, read_events
 from fedclass.runs.layout import RunDirectory
-from fedclass.runs.results import Result
+from fedclass.runs.summary import Result
 from waiting import wait_until
 
 Tiny = Callable[..., Experiment]

@@ -9,8 +9,8 @@ import pytest
 from deploy.sites import Sites, write_folder
 from fedclass.deploy.split import split
 from fedclass.errors import RunError
-from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.launch import run_one
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import prepare
 from fedclass.runs.layout import create

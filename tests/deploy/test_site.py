@@ -17,10 +17,10 @@ from filelock import FileLock
 from PIL import Image
 
 from deploy.sites import plan_of, write_folder
-from fedclass.deploy.images import digest, read_holdings
-from fedclass.deploy.keep import FederationFolder, today
+from fedclass.deploy.holdings import digest, read_holdings
 from fedclass.deploy.sealed import Seal
-from fedclass.deploy.site import Lacking, Refused, Site, SiteSettings
+from fedclass.deploy.site import JobRefusedError, MissingAttachmentError, Site, SiteSettings
+from fedclass.deploy.site_store import FederationFolder, today
 from fedclass.errors import ClientError, ConfigError
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.machine import fingerprint
@@ -227,7 +227,7 @@ def test_a_disk_that_is_not_mounted_costs_no_exemplars(trial: Trial) -> None:
     trial.data.rename(trial.data.with_name("elsewhere"))
     trial.data.mkdir()
     for phase in ("train", "end_task"):
-        with pytest.raises(Refused, match="has exemplars but no images at the moment, and so takes no part"):
+        with pytest.raises(JobRefusedError, match="has exemplars but no images at the moment, and so takes no part"):
             trial.run(1, phase)
     trial.data.rmdir()
     trial.data.with_name("elsewhere").rename(trial.data)
@@ -246,14 +246,14 @@ def test_the_owners_limits_count_whatever_the_recipe_says(
     assert few.run(1, "end_task").examples == 0
 
     trial.settings = replace(trial.settings, min_images=13)
-    with pytest.raises(Refused, match="has fewer images for this than its owner wants in an update"):
+    with pytest.raises(JobRefusedError, match="has fewer images for this than its owner wants in an update"):
         trial.run(0)
     trial.settings = replace(trial.settings, min_images=12, retention_days=30)
     assert trial.run(0).examples == 12
     trial.run(0, "end_task")
     assert len(trial.folder.state(1).ledger) == 8
     later = (date.fromisoformat(today()) + timedelta(days=30)).isoformat()
-    monkeypatch.setattr("fedclass.deploy.keep.today", lambda: later)
+    monkeypatch.setattr("fedclass.deploy.site_store.today", lambda: later)
     assert trial.run(1).metrics["samples"] == 12 + 8
     later = (date.fromisoformat(later) + timedelta(days=1)).isoformat()
     said: list[str] = []
@@ -266,7 +266,7 @@ def test_sums_of_features_of_few_images_are_not_sent(tiny: Tiny, tmp_path: Path)
     trial = Trial(prepare(tiny(method="fedicarl")), tmp_path, min_images=5)
     trial.add(0, 0, 6)
     trial.add(1, 0, 6)
-    with pytest.raises(Refused, match="has fewer images for this"):
+    with pytest.raises(JobRefusedError, match="has fewer images for this"):
         trial.run(0, "end_task")
     trial.settings = replace(trial.settings, min_images=4)
     assert trial.run(0, "end_task").examples == 8
@@ -277,7 +277,7 @@ def test_a_tasks_end_can_be_asked_again_and_its_images_are_counted(tiny: Tiny, t
     trial = Trial(prepare(tiny(method="ewc")), tmp_path, min_images=13)
     trial.add(0, 0, 6)
     trial.add(1, 0, 6)
-    with pytest.raises(Refused, match="has fewer images for this"):
+    with pytest.raises(JobRefusedError, match="has fewer images for this"):
         trial.run(0, "end_task")
     trial.settings = replace(trial.settings, min_images=12)
     first, again = trial.run(0, "end_task"), trial.run(0, "end_task")
@@ -449,7 +449,7 @@ def test_the_teacher_is_kept_and_need_not_be_sent_again(trial: Trial) -> None:
     content = bytearray(kept.read_bytes())
     content[-3] ^= 1
     kept.write_bytes(content)
-    with pytest.raises(Lacking, match=f"site ward-7: has not kept the teacher {str(plan.teacher)[:12]}"):
+    with pytest.raises(MissingAttachmentError, match=f"site ward-7: has not kept the teacher {str(plan.teacher)[:12]}"):
         trial.site.run(plan, named)
     assert same(trial.site.run(plan, job), wanted)  # sent, it is kept in place of the damaged one
     assert same(trial.site.run(plan, named), wanted)
@@ -457,7 +457,7 @@ def test_the_teacher_is_kept_and_need_not_be_sent_again(trial: Trial) -> None:
 
 def test_a_teacher_that_was_never_seen_is_asked_for_and_nothing_begins(trial: Trial) -> None:
     plan, job = trial.job(1)
-    with pytest.raises(Lacking):
+    with pytest.raises(MissingAttachmentError):
         trial.site.run(plan, replace(job, teacher=None))
     assert trial.folder.tasks() == []
 
@@ -474,7 +474,7 @@ def test_a_kept_model_that_does_not_fit_is_no_teacher(trial: Trial) -> None:
     trial.run(0, "end_task")
     trial.run(1, "end_task")
     plan, job = trial.job(1)
-    with pytest.raises(Refused, match=r"does not fit the model: head\.\w+ has shape \(4,.* instead of \(2,"):
+    with pytest.raises(JobRefusedError, match=r"does not fit the model: head\.\w+ has shape \(4,.* instead of \(2,"):
         trial.site.run(replace(plan, teacher=sha256(trial.weights(1))), replace(job, teacher=None))
 
 
@@ -698,19 +698,19 @@ REFUSALS: dict[str, tuple[Callable[[Plan, Job], tuple[Plan, Job]], str]] = {
 @pytest.mark.parametrize("case", REFUSALS)
 def test_what_makes_no_sense_is_refused_before_anything_is_written(case: str, trial: Trial) -> None:
     edit, reason = REFUSALS[case]
-    with pytest.raises(Refused, match=f"^site ward-7.*{reason}"):
+    with pytest.raises(JobRefusedError, match=f"^site ward-7.*{reason}"):
         trial.site.run(*edit(*trial.job(1)))
     assert not trial.store.exists()
 
 
 def test_there_is_no_teacher_in_the_first_task(trial: Trial) -> None:
     plan, job = trial.job(0)
-    with pytest.raises(Refused, match="no teacher in the first task"):
+    with pytest.raises(JobRefusedError, match="no teacher in the first task"):
         trial.site.run(replace(plan, teacher=sha256(job.weights)), replace(job, teacher=job.weights))
 
 
 def test_an_announcement_is_not_made_for_a_federation_that_is_no_name(trial: Trial) -> None:
-    with pytest.raises(Refused, match="cannot name a folder"):
+    with pytest.raises(JobRefusedError, match="cannot name a folder"):
         trial.site.announce("a/b", 0)
 
 
@@ -749,7 +749,7 @@ def test_own_code_runs_if_the_owner_allows_it(trial: Trial, user_module: Callabl
     user_module("site_methods", OWN_METHOD)
     plan, job = trial.job(0)
     plan = replace(plan, recipe={**plan.recipe, "method": {"name": "site_methods:Mine"}})
-    with pytest.raises(Refused, match="its owner may add it to allow"):
+    with pytest.raises(JobRefusedError, match="its owner may add it to allow"):
         trial.site.run(plan, job)
     torch.set_num_threads(2)
     allowing = Site(replace(trial.settings, allow=("site_methods:Mine",)))
@@ -841,7 +841,7 @@ def test_the_lists_name_classes_and_digests_alone(trial: Trial) -> None:
 def test_a_sites_file_names_files_and_folders_from_where_it_lies(tmp_path: Path) -> None:
     """A supervisor starts it from another folder than its owner did."""
     pytest.importorskip("flwr", reason="needs the extra [flower]")
-    from fedclass.deploy.node import NodeSettings
+    from fedclass.deploy.site_process import NodeSettings
 
     (tmp_path / "ca.crt").touch()
     file = tmp_path / "north.toml"

@@ -14,7 +14,7 @@ pytest.importorskip("flwr", reason="needs the extra [flower]")
 from flwr.app import Context, Message, RecordDict
 
 from deploy.memory_grid import MemoryGrid
-from fedclass.data.images import ImageSet, Split
+from fedclass.data.image_set import ImageSet, Split
 from fedclass.deploy.client_app import app as client_app
 from fedclass.deploy.server_app import app as server_app
 from fedclass.engines.flower.frames import Frame
@@ -30,7 +30,7 @@ from fedclass.runs.events import (
     Warned,
     read_events,
 )
-from fedclass.runs.results import Result
+from fedclass.runs.summary import Result
 
 SIDE = 8
 NAMES = ("ant", "bee", "cat", "dog", "eel", "fox")

@@ -17,8 +17,8 @@ from fedclass.engines.inprocess import InProcess
 from fedclass.engines.processes import Processes
 from fedclass.engines.shared import Shared
 from fedclass.errors import ClientError
-from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.launch import run_one
 from fedclass.experiment.setup import Setup, prepare
 from fedclass.federation.store import MemoryStore
 from fedclass.wire import Job, Update, sha256
@@ -189,7 +189,7 @@ TYPED = """
 from dataclasses import dataclass
 from pathlib import Path
 from fedclass.errors import RunError
-from fedclass.experiment.compare import run_all, run_one
+from fedclass.experiment.launch import run_all, run_one
 from fedclass.experiment.config import load
 from fedclass.methods import FedAvg
 

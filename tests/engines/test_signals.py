@@ -33,7 +33,7 @@ def settings(overrides: list[str]) -> list[str]:
 TRIALS = """
 import os, sys
 import torch
-import fedclass.cli, fedclass.experiment.compare, fedclass.report.tables, fedclass.sinks
+import fedclass.cli, fedclass.experiment.launch, fedclass.report.tables, fedclass.sinks
 torch.set_num_threads(1)
 print("ready", flush=True)
 for line in sys.stdin:

@@ -10,8 +10,8 @@ from deploy.sites import Sites
 from fedclass.deploy.server import ServerSettings
 from fedclass.deploy.split import split
 from fedclass.errors import ConfigError
-from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.launch import run_one
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import prepare
 from fedclass.runs.events import Event, RoundFinished, TaskFinished, TaskStarted, UpdateRejected, read_events

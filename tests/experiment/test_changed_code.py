@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from fedclass.errors import RunError
-from fedclass.experiment.compare import run_all, run_one
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.launch import run_all, run_one
 from fedclass.experiment.reuse import usual_store
 from fedclass.report.tables import results_tables
 from fedclass.runs.events import Event, RoundFinished, RunResumed, Warned
-from fedclass.runs.results import Result
+from fedclass.runs.summary import Result
 from stopping import Stop, stop_after
 from users import METHOD, Project
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedclass.errors import ConfigError
-from fedclass.experiment.grid import Choice, folder_name, plan, read_methods, read_seeds, read_sweep
+from fedclass.experiment.grid import Choice, expand, folder_name, read_methods, read_seeds, read_sweep
 
 
 def test_a_method_may_carry_a_variant_and_parameters():
@@ -46,7 +46,7 @@ def test_seeds():
 
 def test_a_plan_has_each_choice_with_each_seed_in_a_directory_of_its_own():
     choices = read_methods("fedavg,fedclass:paper:beta=8")
-    members = plan("cifar10_3task", choices, overrides=["train.rounds=3"], seeds=[0, 4], root=Path("r"))
+    members = expand("cifar10_3task", choices, overrides=["train.rounds=3"], seeds=[0, 4], root=Path("r"))
     assert [str(member.path) for member in members] == [
         *("r/fedavg-s0", "r/fedavg-s4", "r/fedclass-paper-beta=8-s0", "r/fedclass-paper-beta=8-s4"),
     ]
@@ -57,12 +57,12 @@ def test_a_plan_has_each_choice_with_each_seed_in_a_directory_of_its_own():
 
 
 def test_a_recipes_own_parameters_stay_unless_the_choice_names_them():
-    members = plan("cifar10_3task", read_methods("fedclass,fedclass:beta=1"), seeds=[0], root=Path())
+    members = expand("cifar10_3task", read_methods("fedclass,fedclass:beta=1"), seeds=[0], root=Path())
     assert [member.experiment.method.beta for member in members] == [8.0, 1.0]  # type: ignore[attr-defined]
 
 
 def test_a_sweep_may_run_over_methods():
-    members = plan(None, read_sweep(["method.name=fedavg,fedwa"]), seeds=[0], root=Path())
+    members = expand(None, read_sweep(["method.name=fedavg,fedwa"]), seeds=[0], root=Path())
     assert [member.experiment.method_name for member in members] == ["fedavg", "fedwa"]
 
 
@@ -97,19 +97,19 @@ MISTAKES = {
     "method.beta is there twice": lambda: read_sweep(["method.beta=0,1", "method.beta=2"]),
     "nothing to sweep": lambda: read_sweep(["train.rounds=2"]),
     "give a key several values": lambda: read_sweep([]),
-    "fedclass and fedclass:paper are the same setting; name it once": lambda: plan(
+    "fedclass and fedclass:paper are the same setting; name it once": lambda: expand(
         None, read_methods("fedclass,fedclass:paper"), seeds=[0], root=Path()
     ),
-    "method.beta=5 and method.beta=5.0 are the same setting": lambda: plan(
+    "method.beta=5 and method.beta=5.0 are the same setting": lambda: expand(
         None, read_sweep(["method.beta=5,5.0"]), seeds=[0], root=Path()
     ),
-    "variant = 'papr': Input should be 'paper', 'paper-literal' or 'released'": lambda: plan(
+    "variant = 'papr': Input should be 'paper', 'paper-literal' or 'released'": lambda: expand(
         None, read_methods("fedclass:papr"), seeds=[0], root=Path()
     ),
-    "variant = 'tuned': that loss is not the paper's: use the method fedclass-tuned, without a variant": lambda: plan(
+    "variant = 'tuned': that loss is not the paper's: use the method fedclass-tuned, without a variant": lambda: expand(
         None, read_methods("fedclass:tuned"), seeds=[0], root=Path()
     ),
-    "did you mean 'beta'?": lambda: plan(None, read_methods("fedclass:bta=8"), seeds=[0], root=Path()),
+    "did you mean 'beta'?": lambda: expand(None, read_methods("fedclass:bta=8"), seeds=[0], root=Path()),
 }
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedclass.errors import FedclassError
-from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.launch import run_one
 from stopping import Stop, stop_after
 
 Tiny = Callable[..., Experiment]

@@ -20,15 +20,15 @@ from fedclass.deploy.site import Refused, Site, SiteSettings
 from fedclass.deploy.split import split
 from fedclass.errors import ClientError, ConfigError, RunError
 from fedclass.experiment.checkpoint import Checkpoints
-from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment, load
+from fedclass.experiment.launch import run_one
 from fedclass.experiment.reuse import key_after
 from fedclass.experiment.setup import prepare
-from fedclass.experiment.sources import sources
+from fedclass.experiment.source_code import sources
 from fedclass.experiment.trained import load_model
 from fedclass.federation.store import MemoryStore
 from fedclass.runs.events import RoundFinished, read_events
-from fedclass.runs.results import Result
+from fedclass.runs.summary import Result
 from fedclass.wire import Job
 from stopping import Stop, stop_after
 

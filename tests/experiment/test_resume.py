@@ -23,8 +23,8 @@ from fedclass.data.memory import Exemplars
 from fedclass.data.partition import save_partition
 from fedclass.errors import ConfigError, DataError, RunError
 from fedclass.experiment.checkpoint import Checkpoints, State, Totals
-from fedclass.experiment.compare import run_all, run_one
 from fedclass.experiment.config import Experiment, load
+from fedclass.experiment.launch import run_all, run_one
 from fedclass.experiment.resume import _of_today, check_config, differences
 from fedclass.experiment.setup import prepare
 from fedclass.federation.store import ClientState, Kept
@@ -40,7 +40,7 @@ from fedclass.runs.events import (
     read_events,
 )
 from fedclass.runs.layout import RunDirectory
-from fedclass.runs.moved import MOVED
+from fedclass.runs.moved_keys import MOVED
 from stopping import Stop, stop_after
 
 Tiny = Callable[..., Experiment]
@@ -94,7 +94,7 @@ def test_the_other_engine_may_go_on(tiny: Tiny, tmp_path: Path) -> None:
 
 KILLED = """
 import os, random, signal, sys, time
-from fedclass.experiment.compare import run_one
+from fedclass.experiment.launch import run_one
 from fedclass.experiment.config import load
 
 recipe, root, seed, kills = sys.argv[1:]

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from fedclass.experiment.compare import run_all, run_one
 from fedclass.experiment.config import SECTIONS, Experiment
-from fedclass.experiment.learned import superfluous
+from fedclass.experiment.launch import run_all, run_one
 from fedclass.experiment.reuse import APART, TaskStore, key_after, usual_store
 from fedclass.experiment.setup import prepare
-from fedclass.experiment.sources import sources
+from fedclass.experiment.source_code import sources
+from fedclass.experiment.task_cache import superfluous
 from fedclass.runs.events import Event, RoundFinished, TaskReused, TaskStarted, UpdateReceived, Warned
 from fedclass.runs.layout import flat
 from stopping import Stop

@@ -11,15 +11,15 @@ from typer.testing import CliRunner
 from conftest import write_tiny
 from fedclass import metrics
 from fedclass.cli import app
-from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment, load
+from fedclass.experiment.launch import run_one
 from fedclass.experiment.setup import prepare
 from fedclass.report.history import read_history
 from fedclass.report.html import build
+from fedclass.runs.dataframe import results
 from fedclass.runs.events import RoundFinished, RunStarted, TaskFinished, read_events
 from fedclass.runs.layout import RunDirectory
-from fedclass.runs.lines import Lines
-from fedclass.runs.records import results
+from fedclass.runs.progress import ProgressLines
 
 Tiny = Callable[..., Experiment]
 
@@ -107,7 +107,7 @@ def test_a_killed_run_goes_on_with_the_same_figures(tiny: Tiny, run: Path, tmp_p
 def test_a_reused_task_brings_its_validation_counts(tiny: Tiny, tmp_path: Path) -> None:
     first = run_one(tiny("data.validation=0.25", method="fedavg"), tmp_path / "a", reuse=True)
     lines: list[str] = []
-    heard = Lines()
+    heard = ProgressLines()
     experiment = tiny("data.validation=0.25", method="fedclass")
     second = run_one(experiment, tmp_path / "b", lambda e: lines.append(heard.line(e) or ""), reuse=True)
     assert any("task 1 taken from an earlier run" in line for line in lines)
@@ -133,7 +133,7 @@ def test_a_saved_partition_has_the_held_out_images_too(tiny_settings: list[str],
 
 
 def test_the_lines_of_a_run_speak_of_validation(run: Path) -> None:
-    lines = Lines()
+    lines = ProgressLines()
     told = [line for event in read_events(RunDirectory(run).events) if (line := lines.line(event))]
     assert "trains on" in told[0]
     assert "of 96 images; holds out" in told[0]
@@ -171,7 +171,7 @@ def test_every_run_says_what_it_leaves_out(
     path = write_tiny(tmp_path / "t.npz")
     usual = ["data.name=npz", f"data.path={path}", "partition.clients=2", "partition.kind=iid", "memory.per_client=4"]
     told: list[str] = []
-    lines = Lines()
+    lines = ProgressLines()
     experiment = load(None, [*usual, "train.rounds=1", *settings], method="fedavg")
     summary = run_one(experiment, tmp_path / "run", lambda event: told.append(lines.line(event) or ""))
     assert ("trains on" in told[0]) == (trained is not None)

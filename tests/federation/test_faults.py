@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedclass.errors import ConfigError
-from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.launch import run_one
 from fedclass.federation.faults import FaultSettings, dropped_out, epochs_done
 from fedclass.runs.events import Event, RoundFinished, UpdateMissing
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedclass.errors import ConfigError
-from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.launch import run_one
 from fedclass.experiment.setup import prepare
 from fedclass.federation.store import MemoryStore
 from fedclass.methods import METHODS

@@ -9,8 +9,8 @@ import torch
 
 from fedclass.data.batches import as_input, normalise
 from fedclass.experiment.checkpoint import Checkpoint, Checkpoints
-from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.launch import run_one
 from fedclass.experiment.setup import prepare
 from fedclass.losses import stored_logits_error
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedclass.experiment.checkpoint import Checkpoints
-from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.launch import run_one
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import prepare
 from fedclass.federation.client import Client

@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from fedclass.data.batches import as_input, normalise
-from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.launch import run_one
 from fedclass.experiment.setup import prepare
 from fedclass.federation.store import MemoryStore
 from fedclass.wire import Job

@@ -8,8 +8,8 @@ import torch
 
 from fedclass.data.batches import as_input, normalise
 from fedclass.experiment.checkpoint import Checkpoints
-from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.launch import run_one
 from fedclass.experiment.setup import prepare
 from fedclass.models.incremental import IncrementalModel
 from reference.scaffold import Named, scaffold_round, widened

@@ -18,7 +18,7 @@ from fedclass.runs.events import (
     TaskFinished,
     TaskStarted,
 )
-from fedclass.runs.results import Result
+from fedclass.runs.summary import Result
 
 MACHINE = {"python": "3.11", "torch": "2.13.0", "processor": "x86_64", "capability": "AVX2"}
 PHASES = {"clients": 1.5, "aggregate": 0.25, "evaluate": 0.125}

@@ -7,7 +7,7 @@ import pytest
 
 from fedclass.data.schedule import StreamSettings, order_and_sizes
 from fedclass.errors import RunError
-from fedclass.report.tables import OWN_ORDERS, Figure, comparison, figure, results_tables
+from fedclass.report.tables import OWN_ORDERS, MeanDeviation, comparison, mean_deviation, results_tables
 
 
 def results_table(results):
@@ -30,13 +30,13 @@ def results_table(results):
 )
 def test_a_figure_is_a_mean_and_the_deviation_of_a_sample(values, text):
     """Divided by n - 1: three seeds are a sample of all seeds."""
-    assert str(Figure(values)) == text
+    assert str(MeanDeviation(values)) == text
 
 
 def test_a_figure_leaves_out_what_has_no_value(result):
-    assert figure([result(forgetting=None)], "forgetting_fedclass") == "-"
-    assert figure([result(forgetting=None), result(forgetting=4.0)], "forgetting_fedclass") == "4.0"
-    assert figure([result(forgetting=0.0)], "forgetting_fedclass") == "0.0"
+    assert mean_deviation([result(forgetting=None)], "forgetting_fedclass") == "-"
+    assert mean_deviation([result(forgetting=None), result(forgetting=4.0)], "forgetting_fedclass") == "4.0"
+    assert mean_deviation([result(forgetting=0.0)], "forgetting_fedclass") == "0.0"
 
 
 def test_a_table_of_one_run(result):

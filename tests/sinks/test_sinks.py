@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fedclass.errors import ConfigError
-from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.launch import run_one
 from fedclass.runs.events import (
     Event,
     EventLog,

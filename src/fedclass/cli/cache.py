@@ -8,7 +8,7 @@ import typer
 from fedclass.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedclass.experiment.learned import Entry
+    from fedclass.experiment.task_cache import Entry
 
 DAY = 24 * 60 * 60
 
@@ -24,10 +24,10 @@ def show(
 ) -> None:
     """What is kept, oldest first, and where."""
     from fedclass.cli.display import console, print_table
-    from fedclass.experiment.learned import LearnedTasks, usual_folder
+    from fedclass.experiment.task_cache import TaskCache, usual_folder
     from fedclass.report.tables import Table
 
-    tasks = LearnedTasks(usual_folder())
+    tasks = TaskCache(usual_folder())
     entries = list(tasks.entries())
     shown = entries[-limit:] if limit else entries
     if shown:
@@ -68,11 +68,11 @@ def prune(
     Example:  fedclass cache prune --older-than 30 --keep-gb 5
     """
     from fedclass.cli.display import console
-    from fedclass.experiment.learned import LearnedTasks, superfluous, usual_folder
+    from fedclass.experiment.task_cache import TaskCache, superfluous, usual_folder
 
     if older_than is None and keep_gb is None:
         raise ConfigError("fedclass cache prune: say what may go: --older-than DAYS, --keep-gb GB, or both")
-    tasks = LearnedTasks(usual_folder())
+    tasks = TaskCache(usual_folder())
     entries = list(tasks.entries())
     going = superfluous(
         entries,
@@ -91,9 +91,9 @@ def prune(
 def clear() -> None:
     """Remove all of it. Runs and data sets stay."""
     from fedclass.cli.display import console
-    from fedclass.experiment.learned import LearnedTasks, usual_folder
+    from fedclass.experiment.task_cache import TaskCache, usual_folder
 
-    tasks = LearnedTasks(usual_folder())
+    tasks = TaskCache(usual_folder())
     count = sum(1 for _ in tasks.entries())
     tasks.clear()
     console.print(f"{count} entries removed from {tasks.folder}", highlight=False)

@@ -26,7 +26,7 @@ from fedclass.errors import FedclassError, RunError
 if TYPE_CHECKING:
     from fedclass.experiment.grid import Member
     from fedclass.report.rows import Setting
-    from fedclass.runs.results import Result
+    from fedclass.runs.summary import Result
 
 Seeds = Annotated[str, typer.Option(help="Seeds, such as 0,1,2 or 0-4; everything is run with each.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Cores to use; the results are the same. Default: all.")]
@@ -77,11 +77,11 @@ def compare(
 
     Example:  fedclass compare demo --methods fedavg,fedclass,fedclass:paper,fedwa --seeds 0,1,2
     """
-    from fedclass.experiment.grid import plan, read_methods, read_seeds
+    from fedclass.experiment.grid import expand, read_methods, read_seeds
 
     choices, numbers = read_methods(methods), read_seeds(seeds)
     root = out or fresh(f"{Path(recipe or 'defaults').stem}-compare")
-    members = plan(recipe, choices, overrides=overrides or [], seeds=numbers, root=root)
+    members = expand(recipe, choices, overrides=overrides or [], seeds=numbers, root=root)
     say_what_is_quick(recipe, members[0].experiment)
     _run_and_show(members, root, against=against, how=How(workers, reuse, changed_code, sinks or ()))
 
@@ -112,11 +112,11 @@ def sweep(
 
     Example:  fedclass sweep demo --set method.beta=0,1,3,5,8 --set data.validation=0.1 --seeds 0,1,2
     """
-    from fedclass.experiment.grid import plan, read_seeds, read_sweep
+    from fedclass.experiment.grid import expand, read_seeds, read_sweep
 
     choices, numbers = read_sweep(settings or [], method=method), read_seeds(seeds)
     root = out or fresh(f"{Path(recipe or 'defaults').stem}-sweep")
-    members = plan(recipe, choices, seeds=numbers, root=root)
+    members = expand(recipe, choices, seeds=numbers, root=root)
     say_what_is_quick(recipe, members[0].experiment)
     _run_and_show(members, root, against=against, how=How(workers, reuse, changed_code, sinks or ()))
 
@@ -161,7 +161,7 @@ def collect(paths: Sequence[Path]) -> "tuple[list[Result], str | None]":
     """
     from fedclass.runs.layout import RunDirectory
     from fedclass.runs.order import Order
-    from fedclass.runs.results import Result
+    from fedclass.runs.summary import Result
 
     found: dict[Path, Result] = {}
     against = None
@@ -206,7 +206,7 @@ def carry_out(members: "Sequence[Member]", how: How, *, against: str | None = No
     `fedclass table` will show the runs in the order of the members, and differences from the row `against`.
     """
     from fedclass.cli.display import display
-    from fedclass.experiment.compare import run_all
+    from fedclass.experiment.launch import run_all
     from fedclass.runs.events import Event
     from fedclass.runs.layout import RunDirectory
     from fedclass.runs.order import Order
@@ -217,10 +217,10 @@ def carry_out(members: "Sequence[Member]", how: How, *, against: str | None = No
             names = [member.path.name for member in members if member.path.parent == folder]
             Order(tuple(names), against).write(folder)
 
-    plan = [(member.experiment, member.path) for member in members]
-    finished = [number for number, (_, path) in enumerate(plan) if RunDirectory(path).finished]
+    runs = [(member.experiment, member.path) for member in members]
+    finished = [number for number, (_, path) in enumerate(runs) if RunDirectory(path).finished]
     with (
-        open_sinks(how.sinks, [path for _, path in plan]) as record,
+        open_sinks(how.sinks, [path for _, path in runs]) as record,
         display(_names(members), finished=finished) as shown,
     ):
 
@@ -229,7 +229,7 @@ def carry_out(members: "Sequence[Member]", how: How, *, against: str | None = No
             record(number, event)
 
         return run_all(
-            plan,
+            runs,
             workers=how.workers,
             listen=listen,
             reuse=how.reuse,
@@ -276,7 +276,7 @@ def _run_and_show(members: "Sequence[Member]", root: Path, *, against: str | Non
     from fedclass.report.formats import latex, markdown, runs_csv
     from fedclass.report.tables import comparison
     from fedclass.runs.layout import write_atomically
-    from fedclass.runs.results import Result
+    from fedclass.runs.summary import Result
 
     if against is not None:
         _check_reference(members, against)

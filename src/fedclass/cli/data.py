@@ -9,7 +9,7 @@ if TYPE_CHECKING:  # what a command needs it imports itself: `--help` must not w
     import numpy as np
     from numpy.typing import NDArray
 
-    from fedclass.data.images import Split
+    from fedclass.data.image_set import Split
     from fedclass.data.source import Source
 
 app = typer.Typer(
@@ -140,7 +140,7 @@ def show(
     from fedclass.data import synnum
     from fedclass.data.datasets import load
     from fedclass.errors import ConfigError
-    from fedclass.report.plots import sheet_picture
+    from fedclass.report.drawing import sheet_picture
 
     part = min(1.0, count / synnum.TRAIN_PER_CLASS) if name == "synnum" else 1.0  # draw no more than is shown
     images = load(name, path=path, fraction=part, test_fraction=part)

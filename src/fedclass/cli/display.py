@@ -28,7 +28,7 @@ from fedclass.runs.events import (
     UpdateRejected,
     Warned,
 )
-from fedclass.runs.lines import Lines, Pace, accuracy_after, plan, remark
+from fedclass.runs.progress import Pace, ProgressLines, accuracy_after, partition_summary, remark
 
 # Names of classes, folders and methods are the user's: they are never read as markup. A file or a pipe has no width to
 # keep to, and a table should not lose its figures there.
@@ -118,7 +118,7 @@ class Live:
                 self.progress.start_task(row)
                 self.progress.update(row, total=pace.total, completed=0, where="starting")
                 if number == 0:
-                    self.progress.console.print(plan(event), highlight=False)
+                    self.progress.console.print(partition_summary(event), highlight=False)
             case UpdateReceived():
                 pace = self.paces[number]
                 if event.round == pace.started.rounds:
@@ -173,7 +173,7 @@ class Plain:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names
-        self.lines = [Lines() for _ in names]
+        self.lines = [ProgressLines() for _ in names]
 
     def __enter__(self) -> Self:
         return self

@@ -38,15 +38,15 @@ def plan(
     """
     from fedclass.cli.display import console
     from fedclass.data.coverage import coverage
-    from fedclass.data.memory import planned, remarks
+    from fedclass.data.memory import exemplar_counts, remarks
     from fedclass.experiment.config import load
     from fedclass.experiment.setup import prepare
-    from fedclass.runs.lines import left_out
+    from fedclass.runs.progress import left_out
 
     experiment = load(recipe, overrides or [], seed=seed)
     stream = prepare(experiment).stream
     counts = stream.counts()
-    memory = planned(experiment.memory, counts, stream.task_sizes, offered=stream.offered)
+    memory = exemplar_counts(experiment.memory, counts, stream.task_sizes, offered=stream.offered)
     console.print(_images_table(stream, memory))
     if stream.delays is not None:
         console.print(_arrival_table(stream, stream.delays))
@@ -160,7 +160,7 @@ def _rule(budget: "MemorySettings") -> str:
 
 
 def _draw(experiment: "Experiment", stream: "Stream", picture: Path) -> None:
-    from fedclass.report.plots import partition_picture
+    from fedclass.report.drawing import partition_picture
 
     settings = experiment.partition
     drawn = settings.kind in ("dirichlet", "fedml", "released")

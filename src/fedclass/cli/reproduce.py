@@ -37,7 +37,7 @@ ROWS = {
 
 
 @dataclass(frozen=True)
-class Planned:
+class PaperRun:
     """A run, the paper's row that it can claim, and the keys in which it differs from the recipe."""
 
     member: "Member"
@@ -83,28 +83,28 @@ def reproduce(
     from fedclass.report.paper import Beside, beside_csv, beside_table, find
     from fedclass.report.rows import labels
     from fedclass.runs.layout import flat, write_atomically
-    from fedclass.runs.results import Result
+    from fedclass.runs.summary import Result
 
     if name is None:
         _list()
         return
     parts = find(name)
-    plans = [_plan(part, methods, system, seeds, overrides or [], out) for part in parts]
-    members = [planned.member for plan in plans for planned in plan]
+    runs_by_part = [_runs_of(part, methods, system, seeds, overrides or [], out) for part in parts]
+    members = [run.member for runs in runs_by_part for run in runs]
     with said_when_stopped(out, "type the same again"):
         failures = carry_out(members, How(workers, reuse, changed_code, sinks or ()))
     failed = {members[number].path for number in failures}
     shown = []
-    for part, plan in zip(parts, plans, strict=True):
-        named = labels(setting(planned.member) for planned in plan)
+    for part, runs in zip(parts, runs_by_part, strict=True):
+        named = labels(setting(run.member) for run in runs)
         rows: dict[str, Beside] = {}
-        for planned in plan:
-            member = planned.member
+        for run in runs:
+            member = run.member
             beside = rows.get(member.choice.name) or Beside(
-                named[setting(member)], planned.row, (), planned.changed, flat(member.experiment.to_tables())
+                named[setting(member)], run.row, (), run.changed, flat(member.experiment.to_tables())
             )
-            runs = () if member.path in failed else (Result.read(member.path),)
-            rows[member.choice.name] = replace(beside, runs=beside.runs + runs)
+            finished = () if member.path in failed else (Result.read(member.path),)
+            rows[member.choice.name] = replace(beside, runs=beside.runs + finished)
         shown.append((part, list(rows.values())))
     tables = [beside_table(part, rows) for part, rows in shown]
     folder = out / (name + _ending(system))
@@ -123,11 +123,11 @@ def _ending(system: System) -> str:
     return RELEASED if system is System.released else ""
 
 
-def _plan(
+def _runs_of(
     part: "Part", methods: str | None, system: System, seeds: str, overrides: Sequence[str], out: Path
-) -> list[Planned]:
+) -> list[PaperRun]:
     from fedclass.experiment.config import load
-    from fedclass.experiment.grid import plan, read_methods, read_seeds
+    from fedclass.experiment.grid import expand, read_methods, read_seeds
     from fedclass.report.paper import claimed
 
     recipe = part.setting + _ending(system)
@@ -137,15 +137,15 @@ def _plan(
     for choice, value in _choices(part, recipe, read_methods(methods or usual)):
         choices.append(choice)
         values[choice.name] = value
-    planned = []
-    for member in plan(recipe, choices, overrides=overrides, seeds=read_seeds(seeds), root=out / recipe):
+    runs = []
+    for member in expand(recipe, choices, overrides=overrides, seeds=read_seeds(seeds), root=out / recipe):
         choice = member.choice
         own = [word for word in choice.overrides if word.startswith(("method.variant=", f"{part.key}="))]
         changed = _changed(member.experiment, load(recipe, own, method=choice.method))
         method = member.experiment.method
         row = claimed(member.experiment.method_name, getattr(method, "variant", None))
-        planned.append(Planned(member, values[choice.name] if row and part.key else row, changed))
-    return planned
+        runs.append(PaperRun(member, values[choice.name] if row and part.key else row, changed))
+    return runs
 
 
 def _choices(part: "Part", recipe: str, entries: "Sequence[Choice]") -> "list[tuple[Choice, str | None]]":

@@ -75,12 +75,12 @@ def run(
                fedclass run --set data.name=folder --set data.path=~/scans
     """
     from fedclass.cli.display import console, display, print_table
-    from fedclass.experiment.compare import run_one
     from fedclass.experiment.config import load
+    from fedclass.experiment.launch import run_one
     from fedclass.report.tables import results_tables
     from fedclass.runs.events import Event
     from fedclass.runs.layout import RunDirectory
-    from fedclass.runs.results import Result
+    from fedclass.runs.summary import Result
     from fedclass.sinks import open_sinks
 
     if engine == "inprocess" and workers is not None:

@@ -10,7 +10,7 @@ from fedclass.cli.deploy import needs_flower
 from fedclass.errors import ConfigError
 
 if TYPE_CHECKING:  # what a command needs it imports itself: `--help` must not wait for torch
-    from fedclass.deploy.keep import FederationFolder
+    from fedclass.deploy.site_store import FederationFolder
 
 app = typer.Typer(
     help="What a site keeps on its own disk for the federations it takes part in: see it, have it deleted.",
@@ -36,7 +36,7 @@ def run(
     Example:  fedclass site run hospital-a.toml
     """
     with needs_flower():
-        from fedclass.deploy.node import NodeSettings, run_node
+        from fedclass.deploy.site_process import NodeSettings, run_node
 
     def say(text: str) -> None:
         print(text, flush=True)
@@ -125,8 +125,8 @@ def forget(
     replaced or unlinked, not overwritten; what models have learned from the images is not undone.
     """
     from fedclass.cli.display import console
-    from fedclass.deploy.images import digests_of
-    from fedclass.deploy.keep import days_ago
+    from fedclass.deploy.holdings import digests_of
+    from fedclass.deploy.site_store import days_ago
 
     if sum([label is not None, bool(image), older_than is not None, everything]) != 1:
         raise ConfigError("fedclass site forget: give the name of a class, --image, --older-than, or --all")
@@ -164,7 +164,7 @@ def forget(
 
 
 def _federations(store: Path, key: Path | None) -> "list[FederationFolder]":
-    from fedclass.deploy.keep import federations
+    from fedclass.deploy.site_store import federations
 
     if not store.is_dir():
         raise ConfigError(f"--store {store}: is no folder; name the one that the site's setting `store` names")

@@ -26,7 +26,7 @@ def watch(
     Example:  fedclass watch runs/mine
     """
     from fedclass.cli.display import State, display
-    from fedclass.runs.follow import runs_at
+    from fedclass.runs.tail import runs_at
 
     roots = runs_at(run)
     names = [str(root.relative_to(run)) if root != run else run.resolve().name for root in roots]
@@ -39,8 +39,8 @@ def _follow(roots: Sequence[Path], shown: "Display", *, once: bool) -> list[Path
     """Show what the runs write until all have finished, or once; returns those that have."""
     from fedclass.cli.display import console
     from fedclass.runs.events import RoundFinished, RunFinished, RunResumed, RunStarted
-    from fedclass.runs.follow import Tail
     from fedclass.runs.layout import RunDirectory
+    from fedclass.runs.tail import Tail
 
     tails = [Tail(RunDirectory(root).events) for root in roots]
     ending: set[int] = set()  # those whose last event is there; the summary comes a moment later
@@ -75,7 +75,7 @@ def _duration(seconds: float) -> str:
 def print_results(finished: Sequence[Path]) -> None:
     from fedclass.cli.display import print_table
     from fedclass.report.tables import comparison
-    from fedclass.runs.results import Result
+    from fedclass.runs.summary import Result
 
     for table in comparison([Result.read(root) for root in finished], differences=False):
         print_table(table)

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from fedclass.data import folder, readers, synnum
-from fedclass.data.images import ImageSet, Split
-from fedclass.data.pictures import as_picture, fit
+from fedclass.data.image_files import as_picture, fit
+from fedclass.data.image_set import ImageSet, Split
 from fedclass.data.source import (
     Download,
     File,

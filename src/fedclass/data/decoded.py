@@ -12,8 +12,8 @@ import PIL
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from fedclass.data.images import open_mapped
-from fedclass.data.pictures import fit, read_picture
+from fedclass.data.image_files import fit, read_picture
+from fedclass.data.image_set import open_mapped
 from fedclass.data.source import cache_folder
 from fedclass.errors import DataError
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from fedclass.data.decoded import decode
-from fedclass.data.images import Split
-from fedclass.data.pictures import shape_of
+from fedclass.data.image_files import shape_of
+from fedclass.data.image_set import Split
 from fedclass.data.readers import read_bytes
 from fedclass.errors import DataError
 

@@ -123,12 +123,12 @@ def remarks(
     *,
     offered: tuple[int, ...] | None = None,
 ) -> list[str]:
-    """What may surprise about a budget, as the last task begins: it is a cap. See `planned_by_class`."""
+    """What may surprise about a budget, as the last task begins: it is a cap. See `exemplar_counts_by_class`."""
     if len(task_sizes) < 2 or not settings.keeps:
         return []
     found = []
     had = counts[:, : -task_sizes[-1]]
-    kept = planned_by_class(settings, counts, task_sizes, offered=offered)[-2, :, : had.shape[1]]
+    kept = exemplar_counts_by_class(settings, counts, task_sizes, offered=offered)[-2, :, : had.shape[1]]
     name = "per_client" if settings.per_class is None else "per_class"
     budget = f"memory.{name} = {getattr(settings, name)}"
     if (kept == had).all():
@@ -142,19 +142,19 @@ def remarks(
     return found
 
 
-def planned(
+def exemplar_counts(
     settings: MemorySettings,
     counts: NDArray[np.int64],
     task_sizes: tuple[int, ...],
     *,
     offered: tuple[int, ...] | None = None,
 ) -> NDArray[np.int64]:
-    """(clients, tasks): how many exemplars each client will keep after each task. See `planned_by_class`."""
-    plan: NDArray[np.int64] = planned_by_class(settings, counts, task_sizes, offered=offered).sum(axis=2)
-    return plan.T
+    """(clients, tasks): how many exemplars each client will keep after each task. See `exemplar_counts_by_class`."""
+    kept: NDArray[np.int64] = exemplar_counts_by_class(settings, counts, task_sizes, offered=offered).sum(axis=2)
+    return kept.T
 
 
-def planned_by_class(
+def exemplar_counts_by_class(
     settings: MemorySettings,
     counts: NDArray[np.int64],
     task_sizes: tuple[int, ...],
@@ -166,7 +166,7 @@ def planned_by_class(
     counts: (clients, classes).  offered: how many classes of each task a client may have images of; None: all.
     """
     offered = task_sizes if offered is None else offered
-    plan = np.zeros((len(task_sizes), *counts.shape), np.int64)
+    after = np.zeros((len(task_sizes), *counts.shape), np.int64)
     kept = np.zeros_like(counts)
     for task in range(len(task_sizes)):
         until = sum(task_sizes[: task + 1])
@@ -175,8 +175,8 @@ def planned_by_class(
             for label, quota in quotas.items():
                 first_time = label >= until - task_sizes[task]
                 kept[client, label] = min(quota, row[label] if first_time else kept[client, label])
-        plan[task] = kept
-    return plan
+        after[task] = kept
+    return after
 
 
 def check_fewest(
@@ -191,13 +191,13 @@ def check_fewest(
 ) -> None:
     """Refuse budgets that leave, after some task, no client with `fewest` exemplars of some class.
 
-    otherwise: what helps besides, for the message.  counts, offered: as in `planned_by_class`.
+    otherwise: what helps besides, for the message.  counts, offered: as in `exemplar_counts_by_class`.
     """
 
     def lacking(per_client: int | None, per_class: int | None) -> tuple[int, int] | None:
         """The first task after which a class lacks them, and that class."""
         tried = replace(settings, per_client=per_client, per_class=per_class)
-        most = planned_by_class(tried, counts, task_sizes, offered=offered).max(axis=1)
+        most = exemplar_counts_by_class(tried, counts, task_sizes, offered=offered).max(axis=1)
         for task, row in enumerate(most):
             short = np.flatnonzero(row[: sum(task_sizes[: task + 1])] < fewest)
             if len(short):

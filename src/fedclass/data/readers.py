@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclass.data.images import Split
+from fedclass.data.image_set import Split
 from fedclass.errors import DataError
 
 CIFAR_SIDE = 32

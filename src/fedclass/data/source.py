@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pooch
 
 from fedclass.data import readers
-from fedclass.data.images import ImageSet
+from fedclass.data.image_set import ImageSet
 from fedclass.errors import DataError
 
 RECORD = "fetched.json"  # what `download.fetch` took out of an archive whose checksum was right

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclass.data.images import ImageSet, Split
+from fedclass.data.image_set import ImageSet, Split
 from fedclass.data.partition import Index, PartitionSettings, classes_offered, partition
 from fedclass.data.schedule import Schedule, StreamSettings, arrival_delays, order_and_sizes
 from fedclass.errors import DataError

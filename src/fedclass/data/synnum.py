@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from fedclass.data import readers
-from fedclass.data.images import Split
+from fedclass.data.image_set import Split
 from fedclass.errors import DataError
 from fedclass.rng import bits
 

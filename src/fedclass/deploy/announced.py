@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedclass.data.images import MEAN, STD, ImageSet, Split
-from fedclass.data.memory import planned
+from fedclass.data.image_set import MEAN, STD, ImageSet, Split
+from fedclass.data.memory import exemplar_counts
 from fedclass.data.schedule import Schedule
 from fedclass.deploy.registry import Registry
 from fedclass.engines.flower.roster import Roster
@@ -267,7 +267,7 @@ class Announced:
     def _sites_known(self) -> SitesKnown:
         rows = self.known.rows()
         counts = np.array(rows, np.int64).reshape(len(rows), len(self.known.classes))
-        kept = planned(self.experiment.memory, counts, tuple(self.known.sizes)).sum(axis=0)
+        kept = exemplar_counts(self.experiment.memory, counts, tuple(self.known.sizes)).sum(axis=0)
         return SitesKnown(
             sites=list(self.known.sites),
             classes=list(self.known.classes),
@@ -280,7 +280,7 @@ class Announced:
         """Wait, but not past the operator's word."""
         until, said = time.monotonic() + seconds, self._words()
         while time.monotonic() < until and self._words() == said:
-            self.roster.line.check()
+            self.roster.connection.check()
             time.sleep(min(GLANCE, seconds))
 
     def _words(self) -> list[str]:

@@ -26,7 +26,7 @@ LONGEST_NAME = 200
 LARGEST_SIDE = 4096  # pixels
 
 
-class Refused(ClientError):  # noqa: N818
+class JobRefusedError(ClientError):
     """The server asked for something that this site does not do, or that makes no sense."""
 
 
@@ -68,14 +68,14 @@ class Accepted:
 
 def check_federation(federation: object, site: str) -> None:
     if not isinstance(federation, str) or not FILE_NAME.fullmatch(federation):
-        raise Refused(
+        raise JobRefusedError(
             f"site {site}: federation {str(federation)[:80]!r} cannot name a folder; use 1 to 64 letters, digits, "
             "'.', '_' or '-'"
         )
 
 
 def accept(plan: Plan, job: Job, settings: SiteSettings, image: tuple[int, int, int] | None) -> Accepted:
-    """The request in usable form, or Refused. image: (H, W, C) of the site's own, if it has any."""
+    """The request in usable form, or JobRefusedError. image: (H, W, C) of the site's own, if it has any."""
     check_federation(plan.federation, settings.name)
     try:
         _check_job(plan, job)
@@ -93,7 +93,7 @@ def accept(plan: Plan, job: Job, settings: SiteSettings, image: tuple[int, int, 
         accepted = Accepted(made, built, shapes)
         _check_attachments(plan, job, accepted)
     except ConfigError as fault:
-        raise Refused(f"site {settings.name} refuses a job of {plan.federation}: {fault}") from fault
+        raise JobRefusedError(f"site {settings.name} refuses a job of {plan.federation}: {fault}") from fault
     return accepted
 
 

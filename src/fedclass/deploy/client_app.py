@@ -3,7 +3,7 @@
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedclass.deploy.answer import answer
+from fedclass.deploy.request_handler import answer
 from fedclass.engines.flower.frames import Frame
 
 app = ClientApp()

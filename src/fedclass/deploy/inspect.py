@@ -13,12 +13,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from fedclass.deploy.executor import check_flower
-from fedclass.deploy.images import FEW, read_holdings
-from fedclass.deploy.keep import federations
+from fedclass.deploy.holdings import FEW, read_holdings
 from fedclass.deploy.keys import NOT_A_KEY
-from fedclass.deploy.node import NodeSettings, check_private
 from fedclass.deploy.settings import SiteSettings
 from fedclass.deploy.site import seal_of, skipped_files
+from fedclass.deploy.site_process import NodeSettings, check_private
+from fedclass.deploy.site_store import federations
 from fedclass.errors import FedclassError
 from fedclass.runs.layout import write_atomically
 

@@ -17,8 +17,8 @@ from fedclass.deploy.keys import Keys, make_keys
 from fedclass.deploy.processes import accepts, free_port, kill_group
 from fedclass.errors import RunError
 from fedclass.runs.events import Event
-from fedclass.runs.follow import Tail
 from fedclass.runs.layout import RunDirectory
+from fedclass.runs.tail import Tail
 
 STARTING = 600.0  # seconds that Flower's processes and commands may take, on a busy machine too
 ENDING = 10.0

@@ -13,11 +13,11 @@ from flwr.serverapp import Grid
 from pydantic import Field
 
 from fedclass.data import datasets
-from fedclass.data.images import ImageSet, Split
+from fedclass.data.image_set import ImageSet, Split
 from fedclass.deploy.announced import Announced, Rules
 from fedclass.deploy.check import check_replay
 from fedclass.engines.flower.engine import Flower
-from fedclass.engines.flower.exchange import Line
+from fedclass.engines.flower.exchange import Connection
 from fedclass.engines.flower.roster import Roster
 from fedclass.errors import ConfigError, RunError
 from fedclass.experiment.checkpoint import Checkpoints
@@ -126,15 +126,15 @@ def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None]
     holder = uuid.uuid4().hex
     with directory.leased(holder) as writing:
         federation = _federation(directory, writing)
-        line = Line(grid, settings.poll_seconds, lambda: directory.check_holder(holder))
+        connection = Connection(grid, settings.poll_seconds, lambda: directory.check_holder(holder))
         seconds = min(settings.deadline_seconds, ANNOUNCING)
-        roster = Roster(line, federation, seconds=seconds, pin=settings.pin_nodes)
+        roster = Roster(connection, federation, seconds=seconds, pin=settings.pin_nodes)
         curriculum, site = _curriculum(settings, experiment, roster, directory.root)
 
         def plan(job: Job, teacher: str | None, broadcast: str | None) -> Plan:
             return _plan(curriculum, federation, job, teacher, broadcast)
 
-        engine = Flower(line, roster, plan=plan, site=site, seconds=settings.deadline_seconds)
+        engine = Flower(connection, roster, plan=plan, site=site, seconds=settings.deadline_seconds)
         return run(curriculum, engine, directory, listen, writing=writing, changed_code=settings.changed_code)
 
 

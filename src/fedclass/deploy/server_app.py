@@ -5,7 +5,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedclass.deploy.server import serve
 from fedclass.runs.events import Event
-from fedclass.runs.lines import Lines
+from fedclass.runs.progress import ProgressLines
 
 app = ServerApp()
 
@@ -13,7 +13,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Whoever started the run with --stream sees a line per round; `fedclass watch` shows more."""
-    lines = Lines()
+    lines = ProgressLines()
 
     def listen(event: Event) -> None:
         line = lines.line(event)

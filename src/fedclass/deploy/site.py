@@ -17,16 +17,16 @@ import torch
 from numpy.typing import NDArray
 
 from fedclass.data.batches import find_transform
-from fedclass.data.images import Split
+from fedclass.data.image_set import Split
 from fedclass.data.memory import Exemplars, MemorySettings
 from fedclass.data.partition import Index
 from fedclass.data.schedule import Schedule
 from fedclass.data.stream import without
-from fedclass.deploy.check import Accepted, Refused, accept, check_federation
-from fedclass.deploy.images import Holdings, Signature, read_holdings, signature
-from fedclass.deploy.keep import Attachment, Entry, FederationFolder, KeptState, days_ago, today
+from fedclass.deploy.check import Accepted, JobRefusedError, accept, check_federation
+from fedclass.deploy.holdings import Holdings, Signature, read_holdings, signature
 from fedclass.deploy.log import printable
 from fedclass.deploy.settings import SiteSettings
+from fedclass.deploy.site_store import Attachment, Entry, FederationFolder, KeptState, days_ago, today
 from fedclass.errors import ClientError
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.machine import fingerprint
@@ -43,10 +43,10 @@ if TYPE_CHECKING:  # needs cryptography
 MOST_NAMED = 20  # files, in a site's log
 FEWEST = 2  # what became of one image would be an output for a single sample, and those never leave a site
 
-__all__ = ["Lacking", "Refused", "Site", "SiteSettings"]
+__all__ = ["JobRefusedError", "MissingAttachmentError", "Site", "SiteSettings"]
 
 
-class Lacking(ClientError):  # noqa: N818
+class MissingAttachmentError(ClientError):
     """The plan names a teacher or a broadcast that this site has not kept; sent with the job, it would do."""
 
 
@@ -151,7 +151,9 @@ class Site:
             return
         if not holdings.present and any(folder.state(tasks).ledger for tasks in folder.states()):
             # Perhaps the disk with the images is not mounted: nothing is deleted, and nothing is learned from.
-            raise Refused(f"site {self.settings.name}: has exemplars but no images at the moment, and so takes no part")
+            raise JobRefusedError(
+                f"site {self.settings.name}: has exemplars but no images at the moment, and so takes no part"
+            )
         self._clean.add((folder.root.name, today()))
         if gone := folder.drop(lambda entry: (entry.label, entry.sha256) in holdings.present):
             self.say(
@@ -237,7 +239,9 @@ class Site:
             counts = Counter(entry.label for entry in folder.state(job.task + 1).ledger)
             images = new if made.method.declare().task_data else min(counts.values(), default=0)
         if images < least:
-            raise Refused(f"site {self.settings.name}: has fewer images for this than its owner wants in an update")
+            raise JobRefusedError(
+                f"site {self.settings.name}: has fewer images for this than its owner wants in an update"
+            )
 
     def _with_attachments(self, plan: Plan, job: Job, accepted: Accepted, folder: FederationFolder) -> Job:
         """The job with the teacher and the broadcast that the plan names: as they were sent, or as they were kept."""
@@ -250,13 +254,13 @@ class Site:
         if not job.broadcast and plan.broadcast is not None:
             job = replace(job, broadcast=self._kept("broadcast", plan.broadcast, plan, folder))
         if (fault := accepted.attachment_flaw(plan, job)) is not None:
-            raise Refused(f"site {self.settings.name} refuses a job of {plan.federation}: {fault}")
+            raise JobRefusedError(f"site {self.settings.name} refuses a job of {plan.federation}: {fault}")
         return job
 
     def _kept(self, kind: Attachment, name: str | None, plan: Plan, folder: FederationFolder) -> Weights:
         found = None if name is None else folder.attached(kind, name)
         if found is None:
-            raise Lacking(
+            raise MissingAttachmentError(
                 f"site {self.settings.name}: has not kept the {kind} {str(name)[:12]} of {plan.federation}; "
                 "send it with the job"
             )

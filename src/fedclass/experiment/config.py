@@ -33,7 +33,7 @@ from fedclass.methods.declare import check_declared
 from fedclass.models.build import build_model
 from fedclass.models.head import HeadInit
 from fedclass.models.incremental import IncrementalModel
-from fedclass.runs.moved import MOVED, relocated
+from fedclass.runs.moved_keys import MOVED, relocated
 from fedclass.usercode import imported
 
 MEASURED = "measured"

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclass.data.images import Split
+from fedclass.data.image_set import Split
 from fedclass.data.schedule import Schedule
 from fedclass.experiment.config import Experiment
 from fedclass.models.incremental import IncrementalModel

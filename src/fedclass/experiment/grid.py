@@ -96,7 +96,7 @@ def read_seeds(text: str) -> list[int]:
     return seeds
 
 
-def plan(
+def expand(
     recipe: str | None, choices: Sequence[Choice], *, overrides: Sequence[str] = (), seeds: Sequence[int], root: Path
 ) -> list[Member]:
     """All runs, a choice after the other, each with a directory below `root` that depends on its name and seed alone.

@@ -18,7 +18,7 @@ from fedclass.experiment.curriculum import Curriculum
 from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.resume import PLACES, changes, circumstances, differences, last_whole
 from fedclass.experiment.reuse import Reuse
-from fedclass.experiment.sources import Parts, Sources, check_code, listed, seen_in_training, sources
+from fedclass.experiment.source_code import Parts, Sources, check_code, listed, seen_in_training, sources
 from fedclass.experiment.trained import EXTRAS, describe
 from fedclass.federation.store import MemoryStore
 from fedclass.models.weights import plain

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from fedclass.errors import RunError
 from fedclass.experiment.checkpoint import Checkpoints, State
-from fedclass.experiment.learned import LearnedTasks, usual_folder
 from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.setup import Setup, shares_sha256
-from fedclass.experiment.sources import Sources
+from fedclass.experiment.source_code import Sources
+from fedclass.experiment.task_cache import TaskCache, usual_folder
 from fedclass.federation.client import chosen_device
 from fedclass.federation.store import ClientState
 from fedclass.methods.base import Method
@@ -51,7 +51,7 @@ class Reusable:
     keys: Sequence[str]
 
 
-class TaskStore(LearnedTasks):
+class TaskStore(TaskCache):
     """A folder with the states of runs after each of their tasks, by the hash of all that determines them."""
 
     def longest(self, setup: Setup, code: Sources) -> tuple[Reusable | None, list[str]]:

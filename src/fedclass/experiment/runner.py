@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedclass.data.images import Split
+from fedclass.data.image_set import Split
 from fedclass.data.memory import HERDING
 from fedclass.data.schedule import Schedule
 from fedclass.engines.base import Engine

@@ -13,8 +13,8 @@ import torch
 from fedclass.data.batches import find_transform, transformed
 from fedclass.data.coverage import coverage
 from fedclass.data.datasets import load
-from fedclass.data.images import Split
-from fedclass.data.memory import check_fewest, planned, remarks
+from fedclass.data.image_set import Split
+from fedclass.data.memory import check_fewest, exemplar_counts, remarks
 from fedclass.data.schedule import Schedule
 from fedclass.data.stream import Stream, build_stream
 from fedclass.data.validation import hold_out
@@ -78,7 +78,7 @@ class Setup:
 
     def facts(self) -> DataFacts:
         e, stream, counts = self.experiment, self.stream, self.stream.counts()
-        exemplars = planned(e.memory, counts, stream.task_sizes, offered=stream.offered)
+        exemplars = exemplar_counts(e.memory, counts, stream.task_sizes, offered=stream.offered)
         return DataFacts(
             name=stream.data.name,
             sha256=stream.data.sha256,

@@ -26,8 +26,8 @@ import fedclass
 from fedclass import metrics
 from fedclass.data import datasets
 from fedclass.data.folder import class_files
-from fedclass.data.images import ImageSet
-from fedclass.data.pictures import Fitted, as_picture, fit, read_picture, shape_of, upright
+from fedclass.data.image_files import Fitted, as_picture, fit, read_picture, shape_of, upright
+from fedclass.data.image_set import ImageSet
 from fedclass.errors import ConfigError, DataError, RunError
 from fedclass.experiment.config import ModelSettings, experiment
 from fedclass.experiment.curriculum import Curriculum

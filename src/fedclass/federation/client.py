@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedclass.data.batches import Augment, Transform, as_input, normalise, varied
-from fedclass.data.images import Split
+from fedclass.data.image_set import Split
 from fedclass.data.memory import HERDING, Exemplars, MemorySettings, herd, remember
 from fedclass.data.partition import Index
 from fedclass.errors import ClientError, ConfigError, FedclassError

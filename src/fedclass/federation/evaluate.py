@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedclass.data.batches import as_input, normalise
-from fedclass.data.images import Split
+from fedclass.data.image_set import Split
 from fedclass.methods.base import Method
 from fedclass.models.incremental import IncrementalModel
 from fedclass.wire import Tensors

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedclass.report.rows import Row, Setting, check_seeds, rows
 from fedclass.report.tables import TEST, VALIDATION, Table, chosen, images_of, reference_row, streams
-from fedclass.runs.results import Result
+from fedclass.runs.summary import Result
 
 COMPARED = ("global", "forgetting", *(f"task {number}" for number in range(1, 100)))  # how columns of figures end
 WIDE = 84  # letters; more do not fit into one column of a page

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from fedclass.errors import RunError
+from fedclass.report.drawing import USUAL, Style, styles
 from fedclass.report.history import History
-from fedclass.report.plots import USUAL, Style, styles
 from fedclass.report.rows import APART, Setting, labels
 from fedclass.runs.layout import flat
-from fedclass.runs.results import Result
+from fedclass.runs.summary import Result
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from fedclass.runs.events import (
     read_events,
 )
 from fedclass.runs.layout import RunDirectory
-from fedclass.runs.moved import relocated
+from fedclass.runs.moved_keys import relocated
 
 
 @dataclass(frozen=True)

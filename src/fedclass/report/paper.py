@@ -13,8 +13,8 @@ from fedclass import metrics
 from fedclass.errors import ConfigError
 from fedclass.report.formats import csv_text
 from fedclass.report.rows import Label, text
-from fedclass.report.tables import Figure, Table, listed, mixed_code, one_order, sizes, unofficial
-from fedclass.runs.results import Result
+from fedclass.report.tables import MeanDeviation, Table, listed, mixed_code, one_order, sizes, unofficial
+from fedclass.runs.summary import Result
 
 ABLATED = {"beta": "method.beta", "memory_per_class": "memory.per_class"}  # the key of a recipe that each one varies
 RELEASED = "_released"  # what the names of recipes end in that run as the authors' released code does
@@ -161,7 +161,7 @@ def beside_table(part: Part, members: Sequence[Beside]) -> Table:
                 doubts[f"† {part.setting}, {member.row}: {doubt}."] = None
             shown = NOT_IN_THE_PAPER if printed is None else f"{printed:.2f}" + (" †" if doubt else "")
             gap = "-" if printed is None or not found else f"{mean(found) - printed:+.1f}"
-            cells.append((str(member.label), described(figure), shown, str(Figure(found)), gap))
+            cells.append((str(member.label), described(figure), shown, str(MeanDeviation(found)), gap))
     runs = [run for member in members for run in member.runs]
     seeds = sorted({run.summary["seed"] for run in runs})
     reduced = ", reduced" if _reductions(members) else ""

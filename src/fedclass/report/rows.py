@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from fedclass.errors import ConfigError, RunError
 from fedclass.runs.layout import RunDirectory, flat
-from fedclass.runs.moved import relocated
-from fedclass.runs.results import Result
+from fedclass.runs.moved_keys import relocated
+from fedclass.runs.summary import Result
 
 # A row averages over seeds; where the files are and tests in the middle of a task change no result; the method and the
 # tasks are named anyway, and tasks can be written in several ways.

@@ -7,8 +7,8 @@ from statistics import mean, stdev
 from fedclass.errors import RunError
 from fedclass.report.rows import Row, Setting, check_seeds, find, read_config, rows
 from fedclass.report.statistics import paired
-from fedclass.runs.lines import left_out
-from fedclass.runs.results import Result
+from fedclass.runs.progress import left_out
+from fedclass.runs.summary import Result
 
 OWN_ORDERS = {"seeded", "released-by-seed"}  # values of stream.class_order that give each seed an order of its own
 HEADLINES = {"global": "accuracy_last", "forgetting": "forgetting_fedclass"}
@@ -23,7 +23,7 @@ SEVERAL_SEEDS = (
 
 
 @dataclass(frozen=True)
-class Figure:
+class MeanDeviation:
     """A mean over seeds, with its standard deviation where there is more than one."""
 
     values: tuple[float, ...]
@@ -45,9 +45,9 @@ class Table:
     notes: tuple[str, ...]
 
 
-def figure(results: Sequence[Result], key: str) -> str:
+def mean_deviation(results: Sequence[Result], key: str) -> str:
     found = (result.summary[key] for result in results)
-    return str(Figure(tuple(value for value in found if value is not None)))
+    return str(MeanDeviation(tuple(value for value in found if value is not None)))
 
 
 def comparison(results: Sequence[Result], *, against: str | None = None, differences: bool = True) -> list[Table]:
@@ -118,9 +118,9 @@ def _table(found: Sequence[Row], images: str, best: Row | None = None) -> Table:
     cells = []
     for row in found:
         on_tasks = zip(*(run.summary[f"{images}accuracy_matrix"][-1] for run in row.runs), strict=True)
-        overall, forgetting = (figure(row.runs, images + key) for key in HEADLINES.values())
+        overall, forgetting = (mean_deviation(row.runs, images + key) for key in HEADLINES.values())
         mark = MARK if images == VALIDATION and row is best and len(found) > 1 else ""
-        cells.append((str(row.label), *(str(Figure(values)) for values in on_tasks), overall + mark, forgetting))
+        cells.append((str(row.label), *(str(MeanDeviation(values)) for values in on_tasks), overall + mark, forgetting))
     seeds = sorted({result.summary["seed"] for result in results})
     notes = [
         "All in percent. Tasks: class-balanced accuracy after the last task. Global: accuracy per image, all classes.",

@@ -31,7 +31,7 @@ class AnnouncementAsked:
 
 
 @dataclass(frozen=True)
-class Refused:
+class Refusal:
     """A site's answer if it will not or cannot do what it is asked. lacks: because it lacks what the plan names."""
 
     reason: str
@@ -106,10 +106,10 @@ def update(done: Update) -> Frame:
 
 
 def refused(reason: str, *, lacks: bool) -> Frame:
-    return Frame({"answer": "refused", **asdict(Refused(reason, lacks))})
+    return Frame({"answer": "refused", **asdict(Refusal(reason, lacks))})
 
 
-def read_answer(frame: Frame) -> Announcement | Update | Refused:
+def read_answer(frame: Frame) -> Announcement | Update | Refusal:
     head = dict(frame.header)
     match head.pop("answer", None):
         case "announcement" if set(head) == {"announcement"}:
@@ -121,7 +121,7 @@ def read_answer(frame: Frame) -> Announcement | Update | Refused:
             return Update(**vars(sent), weights=_unpacked(frame, "weights"), extras=_unpacked(frame, "extras"))
         case "refused":
             _only(frame, ())
-            return _read(Refused, head)
+            return _read(Refusal, head)
         case other:
             raise ClientError(f"answers with {other!r}, which fedclass does not know")
 

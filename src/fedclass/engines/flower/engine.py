@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from fedclass.engines.flower import codec
-from fedclass.engines.flower.codec import Refused
-from fedclass.engines.flower.exchange import Line, Question
+from fedclass.engines.flower.codec import Refusal
+from fedclass.engines.flower.exchange import Connection, Question
 from fedclass.engines.flower.roster import Roster
 from fedclass.federation.server import Missing
 from fedclass.wire import Announcement, Job, Plan, Tensors, Update, sha256
@@ -21,14 +21,14 @@ class Flower:
 
     def __init__(
         self,
-        line: Line,
+        connection: Connection,
         roster: Roster,
         *,
         plan: Callable[[Job, str | None, str | None], Plan],
         site: Callable[[int], str],
         seconds: float,
     ) -> None:
-        self.line, self.roster, self.plan, self.site, self.seconds = line, roster, plan, site, seconds
+        self.connection, self.roster, self.plan, self.site, self.seconds = connection, roster, plan, site, seconds
         self._hashes: dict[str, tuple[Tensors, str]] = {}  # of the last teacher and broadcast
         self._broadcast: dict[int, str] = {}  # the last one that each node was sent
 
@@ -52,22 +52,22 @@ class Flower:
             else:
                 questions[position] = question
         again: dict[int, Question] = {}
-        for position, answer in self.line.ask(questions, seconds=self.seconds):
-            if isinstance(answer, Refused) and answer.lacks:
+        for position, answer in self.connection.ask(questions, seconds=self.seconds):
+            if isinstance(answer, Refusal) and answer.lacks:
                 question = self._question(jobs[position], again=True)
                 assert question is not None  # it has just answered
                 again[position] = question
             else:
                 yield position, self._outcome(jobs[position], answer)
-        for position, answer in self.line.ask(again, seconds=self.seconds):
+        for position, answer in self.connection.ask(again, seconds=self.seconds):
             yield position, self._outcome(jobs[position], answer)
 
-    def _outcome(self, job: Job, answer: Announcement | Update | Refused) -> Update | Missing:
+    def _outcome(self, job: Job, answer: Announcement | Update | Refusal) -> Update | Missing:
         if isinstance(answer, Update) and answer.client == job.client:
             return answer
         if isinstance(answer, Update):  # must not pass for another site's
             return Missing(job.client, f"site {self.site(job.client)}: answers for client {answer.client}")
-        reason = answer.reason if isinstance(answer, Refused) else "answered with something else than an update"
+        reason = answer.reason if isinstance(answer, Refusal) else "answered with something else than an update"
         return Missing(job.client, f"site {self.site(job.client)}: {reason}")
 
     def _question(self, job: Job, *, again: bool) -> Question | None:

@@ -9,7 +9,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedclass.engines.flower import codec
-from fedclass.engines.flower.codec import Refused
+from fedclass.engines.flower.codec import Refusal
 from fedclass.engines.flower.frames import Frame
 from fedclass.errors import ClientError
 from fedclass.wire import Announcement, Update
@@ -27,7 +27,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Line:
+class Connection:
     """A connection to the nodes.
 
     poll: seconds between two looks for answers; Flower's own loop takes three.  check: raises if this server should
@@ -44,7 +44,7 @@ class Line:
 
     def ask(
         self, questions: Mapping[Key, Question], *, seconds: float
-    ) -> Iterator[tuple[Key, Announcement | Update | Refused]]:
+    ) -> Iterator[tuple[Key, Announcement | Update | Refusal]]:
         """Answers as they come; in place of one that does not, the reason why."""
         sent: dict[str, Key] = {}
         for key, question in questions.items():
@@ -53,7 +53,7 @@ class Line:
             if number:
                 sent[number] = key
             else:
-                yield key, Refused("Flower took no message for it", lacks=False)
+                yield key, Refusal("Flower took no message for it", lacks=False)
         until = time.monotonic() + seconds
         while sent:
             self.check()
@@ -66,17 +66,17 @@ class Line:
             if sent:
                 time.sleep(self.poll)
         for key in sent.values():
-            yield key, Refused(f"no answer within {seconds:.0f} s", lacks=False)
+            yield key, Refusal(f"no answer within {seconds:.0f} s", lacks=False)
 
 
-def _answer(reply: Message) -> Announcement | Update | Refused:
+def _answer(reply: Message) -> Announcement | Update | Refusal:
     if reply.has_error():
         reason = " ".join((reply.error.reason or "no reason given").split())[:MOST_REASON]
-        return Refused(f"Flower error {reply.error.code}: {reason}", lacks=False)
+        return Refusal(f"Flower error {reply.error.code}: {reason}", lacks=False)
     try:
         answer = codec.read_answer(Frame.from_record(reply.content))
     except ClientError as error:
-        return Refused(f"its answer cannot be used: {str(error)[:MOST_REASON]}", lacks=False)
-    if isinstance(answer, Refused):
-        return Refused(" ".join(answer.reason.split())[:MOST_REASON], lacks=answer.lacks)
+        return Refusal(f"its answer cannot be used: {str(error)[:MOST_REASON]}", lacks=False)
+    if isinstance(answer, Refusal):
+        return Refusal(" ".join(answer.reason.split())[:MOST_REASON], lacks=answer.lacks)
     return answer

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Mapping
 
 from fedclass.engines.flower import codec
-from fedclass.engines.flower.exchange import Line, Question
+from fedclass.engines.flower.exchange import Connection, Question
 from fedclass.errors import RoundError
 from fedclass.wire import Announcement
 
@@ -25,8 +25,8 @@ class Roster:
     new one whenever they start.
     """
 
-    def __init__(self, line: Line, federation: str, *, seconds: float, pin: bool) -> None:
-        self.line, self.federation, self.seconds, self.pin = line, federation, seconds, pin
+    def __init__(self, connection: Connection, federation: str, *, seconds: float, pin: bool) -> None:
+        self.connection, self.federation, self.seconds, self.pin = connection, federation, seconds, pin
         self.pins: dict[str, int] = {}
         self.said: dict[str, Announcement] = {}  # by name; also of sites that are away now
         self.silent: dict[int, str] = {}  # nodes that cannot take part, and why
@@ -41,7 +41,7 @@ class Roster:
 
     def refresh(self, task: int) -> list[str]:
         """Ask nodes that are new what they are, and forget those that have gone. Returns sites not heard of before."""
-        present = set(self.line.nodes())
+        present = set(self.connection.nodes())
         self._nodes = {site: node for site, node in self._nodes.items() if node in present}
         old = time.monotonic() - AGAIN
         self.silent = {n: why for n, why in self.silent.items() if n in present and self._asked.get(n, old) > old}
@@ -59,7 +59,7 @@ class Roster:
                     f"after {seconds:.0f} s there are {len(self._nodes)} sites, and min-sites = {sites} are needed"
                     + self.why_silent()
                 )
-            time.sleep(self.line.poll)
+            time.sleep(self.connection.poll)
 
     def why_silent(self) -> str:
         reasons = "; ".join(f"node {node}: {reason}" for node, reason in self.silent.items())
@@ -67,7 +67,7 @@ class Roster:
 
     def announcements(self, task: int) -> Mapping[str, Announcement]:
         """What all connected sites hold now."""
-        present = sorted(self.line.nodes())
+        present = sorted(self.connection.nodes())
         self._nodes, self.silent = {}, {}
         self._ask(present, task)
         return {site: self.said[site] for site in self._nodes}
@@ -75,7 +75,7 @@ class Roster:
     def _ask(self, nodes: list[int], task: int) -> list[str]:
         frame = codec.announcement_asked(self.federation, task)
         questions = {node: Question(node, "query", frame) for node in nodes}
-        answers = dict(self.line.ask(questions, seconds=self.seconds)) if questions else {}
+        answers = dict(self.connection.ask(questions, seconds=self.seconds)) if questions else {}
         self._asked.update(dict.fromkeys(nodes, time.monotonic()))
         found = []
         for node in nodes:

@@ -49,7 +49,7 @@ def respond(frame: Frame, open_site: "Callable[[], Site]", say: Callable[[str], 
 
     What is wrong with the site's images is said here and not to the server: it would name files.
     """
-    from fedclass.deploy.site import Lacking
+    from fedclass.deploy.site import MissingAttachmentError
     from fedclass.engines.flower import codec
 
     try:
@@ -62,7 +62,7 @@ def respond(frame: Frame, open_site: "Callable[[], Site]", say: Callable[[str], 
         say(printable(str(error)))
         return codec.refused("cannot use its images; its own log says why", lacks=False)
     except FedclassError as error:
-        return codec.refused(str(error), lacks=isinstance(error, Lacking))
+        return codec.refused(str(error), lacks=isinstance(error, MissingAttachmentError))
     except Exception as error:  # whatever it is, the next request must find the site alive
         say(traceback.format_exc())
         return codec.refused(f"failed ({type(error).__name__}); its own log says why", lacks=False)

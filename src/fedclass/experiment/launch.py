@@ -31,17 +31,17 @@ from fedclass.experiment.resume import check_config, check_data, check_places
 from fedclass.experiment.reuse import Reuse, key_after, usual_store
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import Setup, prepare
-from fedclass.experiment.sources import check_code, listed, of_code, sources
+from fedclass.experiment.source_code import check_code, listed, of_code, sources
 from fedclass.federation.client import chosen_device
 from fedclass.federation.store import MemoryStore
 from fedclass.runs.events import Event, RunFinished, TaskStarted, Warned, read_events
 from fedclass.runs.layout import RunDirectory, create
-from fedclass.runs.results import Result
+from fedclass.runs.summary import Result
 from fedclass.usercode import watching
 
 CONTEXT.set_forkserver_preload([__name__])  # new processes find all of this imported
 
-Planned = tuple[Experiment, Path]  # and its run directory
+Launch = tuple[Experiment, Path]  # and its run directory
 Told = tuple[int, Event | FedclassError | None]  # None: all is written
 
 
@@ -148,7 +148,7 @@ def cores() -> int:
 
 
 def run_all(
-    experiments: Sequence[Planned],
+    experiments: Sequence[Launch],
     *,
     workers: int | None = None,
     listen: Callable[[int, Event], None],
@@ -184,9 +184,9 @@ def run_all(
                 number = ready[0]
                 waiting.remove(number)
                 beginning[number] = firsts[number]
-                planned = pickle.dumps(experiments[number])
+                pickled = pickle.dumps(experiments[number])
                 with signals_later():
-                    running[number] = new_process(_work, number, planned, files[number], {**each, **how}, told)
+                    running[number] = new_process(_work, number, pickled, files[number], {**each, **how}, told)
                 continue
             gone = [number for number, process in running.items() if process.exitcode is not None]
             try:
@@ -217,7 +217,7 @@ def run_all(
 
 
 def _prepared(
-    experiments: Sequence[Planned], *, reuse: bool, changed_code: bool
+    experiments: Sequence[Launch], *, reuse: bool, changed_code: bool
 ) -> tuple[list[str], list[Mapping[str, str | None]]]:
     """What each experiment's first task is known by, and its code. All that can be wrong with any comes out here."""
     firsts, files = [], []
@@ -242,7 +242,7 @@ def _prepared(
 def _work(
     number: int, pickled: bytes, files: Mapping[str, str | None], how: dict[str, Any], told: "Queue[Told]"
 ) -> None:
-    """files: the code when all experiments were planned. A process imports it anew, perhaps hours later."""
+    """files: the code when all experiments were prepared. A process imports it anew, perhaps hours later."""
 
     def stop(*_: object) -> None:
         told.cancel_join_thread()  # nobody listens any more
@@ -254,13 +254,11 @@ def _work(
     keep_freed_memory()
     try:
         with watching():
-            planned: Planned = pickle.loads(pickled)
-        now = of_code(planned[0]).files
+            launch: Launch = pickle.loads(pickled)
+        now = of_code(launch[0]).files
         if changed := sorted(name for name in {*files, *now} if files.get(name) != now.get(name)):
-            raise RunError(
-                f"{planned[1]}: {listed(changed)}: changed since the first runs began; start all of it again"
-            )
-        run_one(*planned, lambda event: told.put((number, event)), **how)
+            raise RunError(f"{launch[1]}: {listed(changed)}: changed since the first runs began; start all of it again")
+        run_one(*launch, lambda event: told.put((number, event)), **how)
         told.put((number, None))
     except FedclassError as error:
         told.put((number, error))

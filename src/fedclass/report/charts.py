@@ -11,10 +11,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedclass.report import plots
+from fedclass.report import drawing
+from fedclass.report.drawing import Curve, Style
 from fedclass.report.groups import Group
 from fedclass.report.history import Cost, History
-from fedclass.report.plots import Line, Style
 from fedclass.report.tables import Table
 
 MOST_TASK_LINES = 5  # more lines in a chart cannot be told apart
@@ -106,14 +106,14 @@ def _matrices(groups: Sequence[Group]) -> list[Chart]:
                 title=_title("Accuracy matrix", group, groups),
                 caption="Class-balanced accuracy on each task (columns) after each task (rows)." + _over_seeds(group),
                 alt=f"{group.label}: after the last row, " + _list(zip(tasks, mean[-1], strict=True)),
-                figure=plots.heat_map(
+                figure=drawing.heat_map(
                     values,
                     [str(t + 1) for t in range(done)],
                     [str(t + 1) for t in range(done)],
                     x_label="accuracy on task",
                     y_label="after task",
                     bar_label="accuracy (%)",
-                    height=plots.HEIGHT + 0.36,
+                    height=drawing.HEIGHT + 0.36,
                 ),
                 numbers=Table(
                     "Accuracy in percent",
@@ -155,7 +155,7 @@ def confusions(groups: Sequence[Group]) -> list[Chart]:
                 caption=f"Share of each class's {_images(groups)} (rows) by predicted class (columns), after task "
                 f"{done}.{' Lines part the tasks.' if edges else ''}{seeds}",
                 alt=f"{group.label}: {worst_words or 'no mistakes'}",
-                figure=plots.heat_map(
+                figure=drawing.heat_map(
                     share,
                     names,
                     names,
@@ -164,7 +164,7 @@ def confusions(groups: Sequence[Group]) -> list[Chart]:
                     bar_label="share of the class (%)",
                     edges=edges,
                     row_edges=edges,
-                    height=plots.WIDTH - 0.5,
+                    height=drawing.WIDTH - 0.5,
                     zeros=False,
                 ),
                 numbers=Table("Most frequent mistakes", ("truth", "predicted", "images", "% of class"), rows, ()),
@@ -198,7 +198,7 @@ def classes(groups: Sequence[Group]) -> list[Chart]:
                 f"{group.label}: from {np.nanmin(row):.0f} to {np.nanmax(row):.0f} %"
                 for group, row in zip(known, now, strict=True)
             ),
-            figure=plots.heat_map(
+            figure=drawing.heat_map(
                 now,
                 [group.label for group in known],
                 names,
@@ -234,7 +234,7 @@ def clients(run: History) -> Chart | None:
         "Larger dots took part in more rounds.",
         alt=f"{len(part)} of {len(run.clients)} clients took part; of {run.rounds_done} rounds, a client saw "
         f"{min(rounds)} to {max(rounds)}; last losses go from {min(losses):.3f} to {max(losses):.3f}",
-        figure=plots.scatter(
+        figure=drawing.scatter(
             [record.images for record, _ in part],
             losses,
             [record.rounds for record, _ in part],
@@ -253,10 +253,10 @@ def partition(run: History) -> Chart:
     counts = np.array(start.counts)
     held = counts.sum(axis=1)
     if counts.size <= MOST_DOTS and len(start.classes) <= 20:
-        figure = plots.partition_figure(counts, start.classes, start.tasks, title=f"seed {start.seed}")
+        figure = drawing.partition_figure(counts, start.classes, start.tasks, title=f"seed {start.seed}")
         how = "A dot's area is the number of images."
     else:
-        figure = plots.heat_map(
+        figure = drawing.heat_map(
             counts.astype(float),
             [start.name_of(client) for client in range(len(counts))],
             start.classes,
@@ -265,7 +265,7 @@ def partition(run: History) -> Chart:
             bar_label="training images",
             top=float(max(1, counts.max())),
             edges=run.edges[1:-1],
-            height=plots.WIDTH - 0.5,
+            height=drawing.WIDTH - 0.5,
         )
         how = "Darker cells are more images; lines part the tasks."
     per_task = [[int(row[a:b].sum()) for a, b in pairwise(run.edges)] for row in counts]
@@ -313,7 +313,7 @@ def costs(groups: Sequence[Group]) -> list[Chart]:
             title="Bytes sent",
             caption=f"Weights, and what a method declares besides them, {what}.",
             alt="; ".join(f"{row}: {show_bytes(u)} up, {show_bytes(d)} down" for row, u, d in sent),
-            figure=plots.bars(
+            figure=drawing.bars(
                 rows,
                 {"up, to the server": [n / scale for n in up], "down, to the clients": [n / scale for n in down]},
                 x_label=unit,
@@ -326,7 +326,7 @@ def costs(groups: Sequence[Group]) -> list[Chart]:
             title="Time per phase",
             caption=f"Seconds {what}, by what they were spent on.",
             alt="; ".join(f"{row}: {show_seconds(value)}" for row, value in zip(rows, total, strict=True)),
-            figure=plots.bars(rows, {k: v for k, v in spent.items() if any(v)}, x_label="seconds", stacked=True),
+            figure=drawing.bars(rows, {k: v for k, v in spent.items() if any(v)}, x_label="seconds", stacked=True),
             numbers=Table(
                 "Seconds",
                 ("", *spent, "all"),
@@ -406,7 +406,7 @@ def _accuracy_over_rounds(groups: Sequence[Group], ends: Sequence[float]) -> lis
         columns["newest task"] = {test.after: test.on_tasks[-1] for test in run.tests}
     looks = [groups[0].style, *(Style(slot) for slot in range(7) if slot != groups[0].style.slot)]
     lines = [
-        Line(label, look, list(values), list(values.values()))
+        Curve(label, look, list(values), list(values.values()))
         for (label, values), look in zip(columns.items(), looks, strict=False)
         if values
     ]
@@ -418,7 +418,7 @@ def _accuracy_over_rounds(groups: Sequence[Group], ends: Sequence[float]) -> lis
             caption=f"{caption} Single tasks are class-balanced.",
             alt=f"{run.label}: {last.accuracy:.1f} % on all classes after round {last.after}; "
             + _list((f"task {i + 1}", value) for i, value in enumerate(last.on_tasks)),
-            figure=plots.curves(lines, x_label=x_label, y_label=y_label, edges=ends, x_range=_round_axis(groups)),
+            figure=drawing.curves(lines, x_label=x_label, y_label=y_label, edges=ends, x_range=_round_axis(groups)),
             numbers=_points("Accuracy in percent", "round", list(columns), list(columns.values())),
         )
     ]
@@ -449,7 +449,7 @@ def _over(
         if spread is not None:
             low = [mean[x] - s for x, s in zip(shared, spread, strict=True)]
             high = [mean[x] + s for x, s in zip(shared, spread, strict=True)]
-        lines.append(Line(group.label, group.style, shared, list(mean.values()), low, high))
+        lines.append(Curve(group.label, group.style, shared, list(mean.values()), low, high))
         columns.append(mean)
         labels.append(group.label)
     if not lines:
@@ -461,7 +461,7 @@ def _over(
         title=title,
         caption=caption + seeds,
         alt=f"{title}, last values: {ends}",
-        figure=plots.curves(
+        figure=drawing.curves(
             lines,
             x_label=x_label,
             y_label=y_label,
@@ -491,7 +491,7 @@ def _classes_of(run: History, colour: str) -> Chart:
         caption=f"Accuracy on each class after the task that brought it (hollow), and after task {len(run.tasks)} "
         "(full). Dotted lines part the tasks.",
         alt=f"Now from {min(now):.0f} to {max(now):.0f} %; {which} lost most since it was learned, {most:.1f} points",
-        figure=plots.changes(
+        figure=drawing.changes(
             names,
             learned,
             now,

@@ -22,11 +22,11 @@ from safetensors.torch import save_file
 import fedclass
 from fedclass import usercode
 from fedclass.errors import ConfigError, RunError
-from fedclass.experiment.compare import EngineName, run_one
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.launch import EngineName, run_one
 from fedclass.experiment.reuse import key_after, usual_store
 from fedclass.experiment.setup import prepare
-from fedclass.experiment.sources import Sources, differences, sources
+from fedclass.experiment.source_code import Sources, differences, sources
 from fedclass.runs.events import Event, TaskReused, Warned
 from users import METHOD, Project
 
@@ -333,7 +333,7 @@ import sys
 from dataclasses import dataclass
 from fedclass.methods import FedAvg
 from fedclass.errors import ConfigError
-from fedclass.experiment.compare import run_one
+from fedclass.experiment.launch import run_one
 from fedclass.experiment.config import load
 
 @dataclass(frozen=True, kw_only=True)
@@ -435,7 +435,7 @@ import sys
 from fedclass.experiment.config import load
 from fedclass.experiment.reuse import key_after
 from fedclass.experiment.setup import prepare
-from fedclass.experiment.sources import sources
+from fedclass.experiment.source_code import sources
 setup = prepare(load(None, sys.argv[1:]))
 code = sources(setup)
 assert not code.doubts, code.doubts

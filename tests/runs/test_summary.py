@@ -10,7 +10,7 @@ import pytest
 from fedclass.errors import RunError
 from fedclass.runs.events import EventLog, RoundFinished, RunStarted, TaskStarted
 from fedclass.runs.layout import RunDirectory, create, write_atomically
-from fedclass.runs.results import Result, list_runs
+from fedclass.runs.summary import Result, list_runs
 
 SUMMARY = {
     **{"method": "fedclass", "variant": "paper", "seed": 3, "accuracy_last": 61.5, "tasks": [1], "dataset": "mnist"},
@@ -212,10 +212,10 @@ def test_one_process_at_a_time_writes_a_run(tmp_path):
 def test_results_and_tables_are_read_without_torch():
     """Importing torch takes seconds; a table of finished runs must not."""
     code = (
-        "import fedclass.report.tables, fedclass.runs.results, fedclass.metrics, sys\n"
+        "import fedclass.report.tables, fedclass.runs.summary, fedclass.metrics, sys\n"
         "assert 'torch' not in sys.modules\n"
         "assert 'matplotlib' not in sys.modules\n"
-        "import fedclass.report.plots\n"
+        "import fedclass.report.drawing\n"
         "assert 'torch' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

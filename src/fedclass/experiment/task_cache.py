@@ -21,7 +21,7 @@ class Entry:
     time: float
 
 
-class LearnedTasks:
+class TaskCache:
     """Folders with the states of runs after their tasks; each is called by its key."""
 
     def __init__(self, folder: Path) -> None:

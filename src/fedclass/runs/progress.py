@@ -45,7 +45,7 @@ class Pace:
         return f"task {task + 1}/{len(self.started.tasks)}, round {round + 1}/{self.started.rounds}"
 
 
-class Lines:
+class ProgressLines:
     """The lines of one run, which begins with RunStarted."""
 
     pace: Pace
@@ -55,7 +55,7 @@ class Lines:
             case RunStarted():
                 self.pace = Pace(event)
                 sizes = ",".join(map(str, event.tasks))
-                return f"{event.dataset} {{{sizes}}}, seed {event.seed}: {plan(event)}"
+                return f"{event.dataset} {{{sizes}}}, seed {event.seed}: {partition_summary(event)}"
             case RoundFinished():
                 pace = self.pace
                 accuracy = f", {told}" if (told := accuracy_after(event)) else ""
@@ -76,7 +76,7 @@ class Lines:
                 return None
 
 
-def plan(event: RunStarted) -> str:
+def partition_summary(event: RunStarted) -> str:
     """Who holds what, in a line; `fedclass plan` has the rest."""
     if not event.classes:
         return "waiting for sites to say what they hold"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedclass.data.pictures import as_picture, fit, read_picture
+from fedclass.data.image_files import as_picture, fit, read_picture
 from fedclass.errors import DataError
 
 RED = (200, 30, 10)

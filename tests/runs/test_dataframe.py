@@ -35,7 +35,7 @@ def test_what_a_row_is_must_be_one_of_two_things(folder: Path) -> None:
 
 def test_a_finished_run_is_a_row_of_plain_values(folder: Path) -> None:
     first, second = fedclass.results(folder)
-    summary = fedclass.runs.results.Result.read(folder / "s0").summary
+    summary = fedclass.runs.summary.Result.read(folder / "s0").summary
     assert [row["run"] for row in (first, second)] == [str(folder / "s0"), str(folder / "s1")]
     assert [row["seed"] for row in (first, second)] == [0, 1]
     assert list(first) == list(second)

@@ -131,7 +131,7 @@ def styles(methods: Sequence[str], usual: Sequence[bool] = ()) -> list[Style]:
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """low, high: the band around it, such as the spread over seeds."""
 
     label: str
@@ -152,7 +152,7 @@ def plain(name: str, longest: int = LONGEST) -> str:
 
 @styled
 def curves(
-    lines: Sequence[Line],
+    lines: Sequence[Curve],
     *,
     x_label: str,
     y_label: str,

@@ -17,14 +17,14 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from fedclass.deploy.answer import respond
 from fedclass.deploy.commands import QUIET, supernode
 from fedclass.deploy.executor import Answer, Executor, check_flower
-from fedclass.deploy.keep import federations
 from fedclass.deploy.log import asked, printable, sent
 from fedclass.deploy.processes import end_with_parent, free_port, kill_group
+from fedclass.deploy.request_handler import respond
 from fedclass.deploy.settings import SiteSettings
 from fedclass.deploy.site import Site
+from fedclass.deploy.site_store import federations
 from fedclass.engines.flower.frames import Frame
 from fedclass.errors import ConfigError
 from fedclass.experiment.config import read_table

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclass.data.folder import passed_over
-from fedclass.data.images import Split
-from fedclass.data.pictures import eight_bits, read_picture
+from fedclass.data.image_files import eight_bits, read_picture
+from fedclass.data.image_set import Split
 from fedclass.data.readers import read_npz
 from fedclass.errors import DataError
 

@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from fedclass.methods import METHODS
-from fedclass.report import plots
-from fedclass.report.plots import (
+from fedclass.report import drawing
+from fedclass.report.drawing import (
     USUAL,
-    Line,
+    Curve,
     Style,
     curves,
     heat_map,
@@ -33,12 +33,12 @@ def drawn(tmp_path, monkeypatch):
     """Draws, and returns the figure and the file."""
     figures = []
 
-    class Kept(plots.Figure):
+    class Kept(drawing.Figure):
         def __init__(self, *words, **settings):
             super().__init__(*words, **settings)
             figures.append(self)
 
-    monkeypatch.setattr(plots, "Figure", Kept)
+    monkeypatch.setattr(drawing, "Figure", Kept)
 
     def draw(counts=COUNTS, classes=CLASSES, sizes=(2, 2), name="plan.png"):
         partition_picture(counts, classes, sizes, tmp_path / name, title="synnum, iid, seed 0")
@@ -102,7 +102,7 @@ def test_the_ending_decides_the_format(drawn, name, start):
 
 def test_no_screen_is_needed_and_nothing_global_is_touched(tmp_path):
     code = (
-        "import sys, numpy, pathlib; from fedclass.report.plots import partition_picture\n"
+        "import sys, numpy, pathlib; from fedclass.report.drawing import partition_picture\n"
         "partition_picture(numpy.array([[3, 1]]), ['a', '$b'], [1, 1], pathlib.Path('p.png'), title='t')\n"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
@@ -151,8 +151,8 @@ def test_names_are_shown_as_they_are_but_not_too_long(name, shown):
 # Charts.
 
 LINES = [
-    Line("fedavg", Style(0), [1, 2, 3], [10.0, 60.0, 40.0], [5.0, 50.0, 30.0], [15.0, 70.0, 50.0]),
-    Line("_hidden $", Style(1), [1, 2], [20.0, -4.0]),
+    Curve("fedavg", Style(0), [1, 2, 3], [10.0, 60.0, 40.0], [5.0, 50.0, 30.0], [15.0, 70.0, 50.0]),
+    Curve("_hidden $", Style(1), [1, 2], [20.0, -4.0]),
 ]
 
 
@@ -204,7 +204,7 @@ def test_two_charts_in_one_page_share_no_id_and_follow_its_colours():
         assert set(used) <= set(own)
         assert "currentColor" in text
         assert "var(--c0)" in text
-        assert not set(plots.PALETTE) & set(re.findall(r"#[0-9a-f]{6}", text))
+        assert not set(drawing.PALETTE) & set(re.findall(r"#[0-9a-f]{6}", text))
         assert "<style" not in text
 
 
