@@ -19,7 +19,7 @@ import torch
 
 from fedclass.engines.inprocess import InProcess
 from fedclass.errors import RoundError
-from fedclass.experiment.config import load
+from fedclass.experiment.recipe import load
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import Setup, prepare
 from fedclass.federation.store import MemoryStore

@@ -28,7 +28,7 @@ from safetensors.torch import save
 
 from fedclass.data.batches import as_input, normalise
 from fedclass.engines.inprocess import InProcess
-from fedclass.experiment.config import load
+from fedclass.experiment.recipe import load
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import Setup, prepare
 from fedclass.federation.store import MemoryStore

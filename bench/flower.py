@@ -30,8 +30,9 @@ from fedclass.deploy.commands import QUIET
 from fedclass.deploy.loopback import Loopback
 from fedclass.deploy.split import split
 from fedclass.deploy.wiretap import Wiretap
-from fedclass.experiment.config import Experiment, load
+from fedclass.experiment.config import Experiment
 from fedclass.experiment.launch import run_one
+from fedclass.experiment.recipe import load
 from fedclass.experiment.setup import prepare
 from fedclass.runs.events import Event, RoundFinished
 from fedclass.runs.layout import RunDirectory

@@ -31,9 +31,9 @@ from fedclass.data.image_set import ImageSet, Split
 from fedclass.data.stream import Stream
 from fedclass.engines.processes import Processes, keep_freed_memory
 from fedclass.engines.shared import Shared
-from fedclass.experiment.config import load
 from fedclass.experiment.launch import cores
 from fedclass.experiment.machine import fingerprint
+from fedclass.experiment.recipe import load
 from fedclass.experiment.runner import one_thread, run
 from fedclass.experiment.setup import Setup
 from fedclass.federation.client import Client

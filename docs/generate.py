@@ -19,7 +19,7 @@ import fedclass
 from fedclass import losses, metrics
 from fedclass.cli import app
 from fedclass.cli.keys import Key, keys_of, recipe_keys
-from fedclass.experiment.config import SECTIONS, recipes
+from fedclass.experiment.recipe import SECTIONS, recipes
 from fedclass.methods import METHODS, Declaration
 
 ROOT = Path(__file__).parents[1]

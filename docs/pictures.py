@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from fedclass.losses import augmented_log_target
-from fedclass.report.drawing import INK, PALETTE, SETTINGS, UNTOLD
+from fedclass.report.rendering import UNTOLD
+from fedclass.report.style import INK, PALETTE, SETTINGS
 
 HERE = Path(__file__).parent / "images"
 OLD, NEW = PALETTE[0], PALETTE[1]

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedclass.experiment.config import Experiment, load
+from fedclass.experiment.config import Experiment
+from fedclass.experiment.recipe import load
 from users import Project
 
 # No limit of time, which would be one on how busy the machine is; pytest's own is for what hangs.

@@ -18,8 +18,9 @@ __version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from fedclass.errors import FedclassError
-    from fedclass.experiment.config import Experiment, load
+    from fedclass.experiment.config import Experiment
     from fedclass.experiment.launch import run_one as run
+    from fedclass.experiment.recipe import load
     from fedclass.experiment.trained import Evaluation, Prediction, TrainedModel, load_model
     from fedclass.methods import METHODS, Batch, ClientContext, FedAvg
     from fedclass.runs.dataframe import results
@@ -34,7 +35,7 @@ _HOMES = {
     "FedclassError": "fedclass.errors",
     "Prediction": "fedclass.experiment.trained",
     "TrainedModel": "fedclass.experiment.trained",
-    "load": "fedclass.experiment.config",
+    "load": "fedclass.experiment.recipe",
     "load_model": "fedclass.experiment.trained",
     "results": "fedclass.runs.dataframe",
     "run": "fedclass.experiment.launch",

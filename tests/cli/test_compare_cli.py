@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from commands import called, started
-from fedclass.cli.reproduce import System, _plan
+from fedclass.cli.reproduce import System, _runs_of
 from fedclass.report.paper import find
 
 
@@ -288,7 +288,7 @@ def test_the_release_as_a_system_beside_the_paper(tiny_settings: list[str], tmp_
 def test_by_default_the_papers_rows_are_claimed_by_like_and_the_others_stand_alone(tmp_path: Path) -> None:
     """Nothing is run: what would be run and beside which row of the paper."""
     (part,) = find("cifar10_2task")
-    planned = _plan(part, None, System.paper, "0,1", [], tmp_path)
+    planned = _runs_of(part, None, System.paper, "0,1", [], tmp_path)
     rows = {p.member.choice.name: p.row for p in planned}
     assert rows == {
         "fedavg": "fedavg",
@@ -301,7 +301,7 @@ def test_by_default_the_papers_rows_are_claimed_by_like_and_the_others_stand_alo
         "fedwa:wa": None,
     }
     assert all(p.changed == () for p in planned)
-    released = {p.member.choice.name: p for p in _plan(part, None, System.released, "0", [], tmp_path)}
+    released = {p.member.choice.name: p for p in _runs_of(part, None, System.released, "0", [], tmp_path)}
     assert [p.row for p in released.values()] == ["fedavg", "glfc", "fedicarl", "fedwa", "fedclass"]
     assert {p.member.experiment.partition.kind for p in released.values()} == {"released"}
     assert {p.member.path.parent.name for p in released.values()} == {"cifar10_2task_released"}

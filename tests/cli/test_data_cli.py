@@ -10,7 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fedclass.cli.data import app, contact_sheet
-from fedclass.data.datasets import DATASETS
+from fedclass.data.catalogue import DATASETS
 from fedclass.data.image_set import Split
 from fedclass.errors import ConfigError, DataError
 

@@ -18,8 +18,9 @@ from fedclass.cli import app
 from fedclass.cli.split import split
 from fedclass.deploy.holdings import digest
 from fedclass.deploy.keys import make_keys
+from fedclass.deploy.ledger import today
 from fedclass.deploy.site import Site, SiteSettings
-from fedclass.deploy.site_store import FederationFolder, today
+from fedclass.deploy.site_store import FederationFolder
 from fedclass.errors import ClientError, ConfigError, DataError
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.setup import Setup, prepare
@@ -152,7 +153,7 @@ def test_old_exemplars_are_deleted(site: Site, monkeypatch: pytest.MonkeyPatch) 
     words = ("site", "forget", "--older-than", "30", "--store", store, "--yes")
     assert "trial: what is older than 30 days is deleted, 0 exemplars" in call(*words)
     later = (date.fromisoformat(today()) + timedelta(days=31)).isoformat()
-    monkeypatch.setattr("fedclass.deploy.site_store.today", lambda: later)
+    monkeypatch.setattr("fedclass.deploy.ledger.today", lambda: later)
     assert "trial: what is older than 30 days is deleted, 8 exemplars" in call(*words)
     assert FederationFolder(store / "trial").state(1).ledger == ()
 

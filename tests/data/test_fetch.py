@@ -14,7 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from fedclass.data.datasets import DATASETS, load
+from fedclass.data.catalogue import DATASETS
+from fedclass.data.datasets import load
 from fedclass.data.download import fetch, transfer
 from fedclass.data.source import RECORD, Download, File, check_file
 from fedclass.errors import ConfigError, DataError

@@ -13,9 +13,10 @@ from PIL import Image
 from scipy.io import savemat
 
 from fedclass.data import readers, source
-from fedclass.data.datasets import DATASETS, first_part, kept, load
+from fedclass.data.catalogue import DATASETS
+from fedclass.data.datasets import load
 from fedclass.data.folder import read_folder
-from fedclass.data.image_set import Split, statistics
+from fedclass.data.image_set import Split, first_part, kept, statistics
 from fedclass.data.source import File
 from fedclass.errors import ConfigError, DataError
 

@@ -26,7 +26,7 @@ from fedclass.deploy.site_process import Log, alone, answering
 from fedclass.engines.flower import codec
 from fedclass.engines.flower.frames import Frame
 from fedclass.errors import ClientError, ConfigError
-from fedclass.experiment.config import load as load_recipe
+from fedclass.experiment.recipe import load as load_recipe
 from fedclass.runs.events import RoundFinished, UpdateMissing, UpdateRejected, Warned
 from fedclass.wire import Job, Plan
 

@@ -18,9 +18,10 @@ from PIL import Image
 
 from deploy.sites import plan_of, write_folder
 from fedclass.deploy.holdings import digest, read_holdings
+from fedclass.deploy.ledger import today
 from fedclass.deploy.sealed import Seal
 from fedclass.deploy.site import JobRefusedError, MissingAttachmentError, Site, SiteSettings
-from fedclass.deploy.site_store import FederationFolder, today
+from fedclass.deploy.site_store import FederationFolder
 from fedclass.errors import ClientError, ConfigError
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.machine import fingerprint
@@ -253,7 +254,7 @@ def test_the_owners_limits_count_whatever_the_recipe_says(
     trial.run(0, "end_task")
     assert len(trial.folder.state(1).ledger) == 8
     later = (date.fromisoformat(today()) + timedelta(days=30)).isoformat()
-    monkeypatch.setattr("fedclass.deploy.site_store.today", lambda: later)
+    monkeypatch.setattr("fedclass.deploy.ledger.today", lambda: later)
     assert trial.run(1).metrics["samples"] == 12 + 8
     later = (date.fromisoformat(later) + timedelta(days=1)).isoformat()
     said: list[str] = []

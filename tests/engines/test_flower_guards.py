@@ -13,9 +13,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedclass.engines.flower import codec, frames
-from fedclass.engines.flower.codec import Refused
+from fedclass.engines.flower.codec import Refusal
 from fedclass.engines.flower.engine import Flower
-from fedclass.engines.flower.exchange import MOST_REASON, Line, _answer
+from fedclass.engines.flower.exchange import MOST_REASON, Connection, _answer
 from fedclass.engines.flower.frames import Frame
 from fedclass.engines.flower.roster import LARGEST_SIDE, MOST_CLASSES, MOST_IMAGES, MOST_WORDS, Roster
 from fedclass.errors import ClientError
@@ -25,7 +25,7 @@ from fedclass.wire import Announcement, Job, Update
 HONEST = Announcement("north", {"ant": 5, "bee": None}, {"bee": None}, (8, 8, 3), {"python": "3.11"})
 
 
-class Answers(Line):
+class Answers(Connection):
     """A line on which nodes give these answers."""
 
     def __init__(self, said: dict[int, Any]) -> None:
@@ -51,7 +51,7 @@ def test_an_honest_site_is_listed() -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (Refused("cannot use its images", lacks=False), "cannot use its images"),
+        (Refusal("cannot use its images", lacks=False), "cannot use its images"),
         (Update(0, 0, 0, {}, 1, {}), "answered with something else than an announcement"),
         (replace(HONEST, site="../evil"), "calls itself '../evil'; a name has letters, digits, '.', '_' and '-' only"),
         (replace(HONEST, site=""), "calls itself ''; a name has"),
@@ -109,7 +109,7 @@ def test_without_keys_the_later_node_of_a_name_counts() -> None:
     [
         (Update(1, 0, 0, {}, 1, {}), "site north: answers for client 1"),
         (HONEST, "site north: answered with something else than an update"),
-        (Refused("no", lacks=False), "site north: no"),
+        (Refusal("no", lacks=False), "site north: no"),
     ],
 )
 def test_what_is_no_update_of_the_client_that_was_asked_is_missing(said: Any, reason: str) -> None:
@@ -149,7 +149,7 @@ def reply(content: RecordDict | Error) -> Message:
 def test_what_cannot_be_read_becomes_a_short_reason(content: RecordDict | Error, reason: str) -> None:
     """It goes to the operator's log and terminal."""
     answer = _answer(reply(content))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Refusal)
     assert answer.reason.startswith(reason)
     assert "\n" not in answer.reason
     assert len(answer.reason) < MOST_REASON + 50

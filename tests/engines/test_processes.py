@@ -189,8 +189,9 @@ TYPED = """
 from dataclasses import dataclass
 from pathlib import Path
 from fedclass.errors import RunError
-from fedclass.experiment.launch import run_all, run_one
-from fedclass.experiment.config import load
+from fedclass.experiment.parallel import run_all
+from fedclass.experiment.launch import run_one
+from fedclass.experiment.recipe import load
 from fedclass.methods import FedAvg
 
 def tell(*_):

@@ -9,7 +9,8 @@ import pytest
 
 from fedclass.errors import RunError
 from fedclass.experiment.config import Experiment
-from fedclass.experiment.launch import run_all, run_one
+from fedclass.experiment.launch import run_one
+from fedclass.experiment.parallel import run_all
 from fedclass.experiment.reuse import usual_store
 from fedclass.report.tables import results_tables
 from fedclass.runs.events import Event, RoundFinished, RunResumed, Warned

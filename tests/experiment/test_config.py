@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedclass.errors import ConfigError
-from fedclass.experiment.config import Experiment, experiment, find_method, load, recipes
+from fedclass.experiment.config import Experiment
+from fedclass.experiment.recipe import experiment, find_method, load, recipes
 from fedclass.methods import METHODS, FedCLASS
 
 PAPER = {

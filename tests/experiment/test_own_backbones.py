@@ -16,12 +16,13 @@ from deploy.memory_grid import MemoryGrid
 from deploy.sites import plan_of
 from fedclass.deploy.client_app import app as client_app
 from fedclass.deploy.server_app import app as server_app
-from fedclass.deploy.site import Refused, Site, SiteSettings
+from fedclass.deploy.site import JobRefusedError, Site, SiteSettings
 from fedclass.deploy.split import split
 from fedclass.errors import ClientError, ConfigError, RunError
 from fedclass.experiment.checkpoint import Checkpoints
-from fedclass.experiment.config import Experiment, load
+from fedclass.experiment.config import Experiment
 from fedclass.experiment.launch import run_one
+from fedclass.experiment.recipe import load
 from fedclass.experiment.reuse import key_after
 from fedclass.experiment.setup import prepare
 from fedclass.experiment.source_code import sources
@@ -183,12 +184,12 @@ def test_what_is_frozen_is_compared_before_a_job_is_done(named: str, tiny: Tiny,
         f"differs from the server's \\(SHA-256 {model.frozen_sha256[:12]} here, none there\\); build it from the same"
     )
     for phase in ("train", "end_task", "evaluate"):
-        with pytest.raises(Refused, match=reason):
+        with pytest.raises(JobRefusedError, match=reason):
             Site(settings).run(plan_of(setup, 0), replace(job, phase=phase, frozen=""))
     with pytest.raises(ClientError, match=rf"client 0, task 1, round 1: what is frozen in the model {reason}"):
         setup.client(MemoryStore()).run(replace(job, frozen=""))
     recipe = plan_of(prepare(tiny(f"model.name={named}:frozen", "model.args.mean=0.25")), 0)  # another normalisation
-    with pytest.raises(Refused, match="differs from the server's"):
+    with pytest.raises(JobRefusedError, match="differs from the server's"):
         Site(settings).run(recipe, job)
 
 

@@ -23,8 +23,10 @@ from fedclass.data.memory import Exemplars
 from fedclass.data.partition import save_partition
 from fedclass.errors import ConfigError, DataError, RunError
 from fedclass.experiment.checkpoint import Checkpoints, State, Totals
-from fedclass.experiment.config import Experiment, load
-from fedclass.experiment.launch import run_all, run_one
+from fedclass.experiment.config import Experiment
+from fedclass.experiment.launch import run_one
+from fedclass.experiment.parallel import run_all
+from fedclass.experiment.recipe import load
 from fedclass.experiment.resume import _of_today, check_config, differences
 from fedclass.experiment.setup import prepare
 from fedclass.federation.store import ClientState, Kept
@@ -95,7 +97,7 @@ def test_the_other_engine_may_go_on(tiny: Tiny, tmp_path: Path) -> None:
 KILLED = """
 import os, random, signal, sys, time
 from fedclass.experiment.launch import run_one
-from fedclass.experiment.config import load
+from fedclass.experiment.recipe import load
 
 recipe, root, seed, kills = sys.argv[1:]
 experiment, chance = load(recipe), random.Random(int(seed))

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from fedclass.experiment.config import SECTIONS, Experiment
-from fedclass.experiment.launch import run_all, run_one
+from fedclass.experiment.config import Experiment
+from fedclass.experiment.launch import run_one
+from fedclass.experiment.parallel import run_all
+from fedclass.experiment.recipe import SECTIONS
 from fedclass.experiment.reuse import APART, TaskStore, key_after, usual_store
 from fedclass.experiment.setup import prepare
 from fedclass.experiment.source_code import sources

@@ -14,7 +14,8 @@ from conftest import write_tiny
 from fedclass.data.partition import save_partition
 from fedclass.engines.inprocess import InProcess
 from fedclass.errors import ConfigError, RoundError
-from fedclass.experiment.config import Experiment, load
+from fedclass.experiment.config import Experiment
+from fedclass.experiment.recipe import load
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import Setup, prepare
 from fedclass.federation.store import MemoryStore

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from fedclass.errors import ConfigError
-from fedclass.experiment.config import Experiment, experiment, load
+from fedclass.experiment.config import Experiment
+from fedclass.experiment.recipe import experiment, load
 from fedclass.experiment.setup import prepare
 from fedclass.federation.store import MemoryStore
 from fedclass.wire import Job, sha256

@@ -334,7 +334,7 @@ from dataclasses import dataclass
 from fedclass.methods import FedAvg
 from fedclass.errors import ConfigError
 from fedclass.experiment.launch import run_one
-from fedclass.experiment.config import load
+from fedclass.experiment.recipe import load
 
 @dataclass(frozen=True, kw_only=True)
 class Mine(FedAvg):
@@ -432,7 +432,7 @@ def unnoticed() -> Iterator[None]:
 
 PRINT_KEY = """
 import sys
-from fedclass.experiment.config import load
+from fedclass.experiment.recipe import load
 from fedclass.experiment.reuse import key_after
 from fedclass.experiment.setup import prepare
 from fedclass.experiment.source_code import sources

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 from conftest import write_tiny
 from fedclass import metrics
 from fedclass.cli import app
-from fedclass.experiment.config import Experiment, load
+from fedclass.experiment.config import Experiment
 from fedclass.experiment.launch import run_one
+from fedclass.experiment.recipe import load
 from fedclass.experiment.setup import prepare
 from fedclass.report.history import read_history
 from fedclass.report.html import build

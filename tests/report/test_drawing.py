@@ -10,19 +10,10 @@ import pytest
 from PIL import Image
 
 from fedclass.methods import METHODS
-from fedclass.report import drawing
-from fedclass.report.drawing import (
-    USUAL,
-    Curve,
-    Style,
-    curves,
-    heat_map,
-    inline_svg,
-    partition_picture,
-    plain,
-    save,
-    styles,
-)
+from fedclass.report import drawing, style
+from fedclass.report.drawing import Curve, curves, heat_map
+from fedclass.report.rendering import inline_svg, partition_picture, save
+from fedclass.report.style import USUAL, Style, plain, styles
 
 COUNTS = np.array([[40, 0, 10, 0], [0, 20, 0, 5], [0, 0, 0, 0]])
 CLASSES = ("cat", "dog", "fox", "owl")
@@ -102,7 +93,7 @@ def test_the_ending_decides_the_format(drawn, name, start):
 
 def test_no_screen_is_needed_and_nothing_global_is_touched(tmp_path):
     code = (
-        "import sys, numpy, pathlib; from fedclass.report.drawing import partition_picture\n"
+        "import sys, numpy, pathlib; from fedclass.report.rendering import partition_picture\n"
         "partition_picture(numpy.array([[3, 1]]), ['a', '$b'], [1, 1], pathlib.Path('p.png'), title='t')\n"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
@@ -204,7 +195,7 @@ def test_two_charts_in_one_page_share_no_id_and_follow_its_colours():
         assert set(used) <= set(own)
         assert "currentColor" in text
         assert "var(--c0)" in text
-        assert not set(drawing.PALETTE) & set(re.findall(r"#[0-9a-f]{6}", text))
+        assert not set(style.PALETTE) & set(re.findall(r"#[0-9a-f]{6}", text))
         assert "<style" not in text
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from fedclass import metrics
 from fedclass.errors import RunError
-from fedclass.report import charts, drawing
+from fedclass.report import client_charts, curve_charts, style
 from fedclass.report.groups import group
 from fedclass.report.history import find_runs, read_history
 from fedclass.report.html import build, remarks, write_report
@@ -227,7 +227,7 @@ def test_bytes_and_time_per_phase(one):
 
 
 def test_without_phases_the_time_is_still_told(made):
-    _, time = charts.costs(group([read_history(made(phases=False))]))
+    _, time = client_charts.costs(group([read_history(made(phases=False))]))
     assert time.numbers.columns == ("", "rounds", "end of task", "all")
     assert time.numbers.rows == (("task 1", "4.0", "1.0", "5.0"), ("task 2", "4.0", "1.0", "5.0"))
 
@@ -244,7 +244,7 @@ def test_a_run_with_one_task_has_no_forgetting(made):
 
 def test_tests_at_the_end_of_tasks_alone_are_named_as_such(made):
     def caption(**about):
-        shown = charts.learning(group([read_history(made(str(about), **about))]))
+        shown = curve_charts.learning(group([read_history(made(str(about), **about))]))
         return next(chart.caption for chart in shown if chart.name == "accuracy-over-rounds")
 
     assert "evaluation.every=1 tests after every round" in caption(every=0)
@@ -374,7 +374,7 @@ def test_curves_are_means_over_seeds_beside_each_other(several):
 def test_a_method_has_its_colour_in_every_report(made, several):
     assert several[1].looks == {"fedavg (paper)": "0", "fedclass (paper)": "1"}
     others = group([read_history(made(name, method=name)) for name in ("mine:M", "fedwa", "fedclass", "yours:Y")])
-    colours = {g.method: drawing.PALETTE.index(g.style.colour) for g in others}
+    colours = {g.method: style.PALETTE.index(g.style.colour) for g in others}
     assert (colours["fedwa"], colours["fedclass"]) == (4, 1)
     assert len(set(colours.values())) == 4
 
@@ -477,7 +477,7 @@ def test_the_same_runs_give_the_same_bytes(made, told, tmp_path):
 
 
 def test_every_colour_of_a_chart_has_one_on_light_and_one_on_dark_paper(one):
-    for number, colour in enumerate(drawing.PALETTE):
+    for number, colour in enumerate(style.PALETTE):
         assert f"--c{number}: {colour};" in one[1].source
         assert len(re.findall(rf"--c{number}: #", one[1].source)) == 2
 
@@ -533,9 +533,9 @@ def test_one_run_is_reported_in_its_directory_without_torch(made, tmp_path):
     assert command(tmp_path / "run", "--picture", "both.svg", cwd=tmp_path).returncode == 0
     picture = ElementTree.fromstring((tmp_path / "both.svg").read_bytes())
     charts = [part for part in picture if part.tag.endswith("svg")]
-    assert [float(chart.attrib["x"]) for chart in charts] == [0.0, 72 * drawing.WIDTH], "two charts, side by side"
-    assert [float(chart.attrib["width"]) for chart in charts] == pytest.approx([72 * drawing.WIDTH] * 2)
-    assert float(picture.attrib["width"].removesuffix("pt")) == pytest.approx(2 * 72 * drawing.WIDTH)
+    assert [float(chart.attrib["x"]) for chart in charts] == [0.0, 72 * style.WIDTH], "two charts, side by side"
+    assert [float(chart.attrib["width"]) for chart in charts] == pytest.approx([72 * style.WIDTH] * 2)
+    assert float(picture.attrib["width"].removesuffix("pt")) == pytest.approx(2 * 72 * style.WIDTH)
     assert "Forgetting over rounds" in picture.attrib["aria-label"]
     refused = command(tmp_path / "run", "--picture", "both.png", cwd=tmp_path)
     assert (refused.returncode, "let its name end in .svg" in refused.stderr) == (2, True)

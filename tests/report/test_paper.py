@@ -6,7 +6,7 @@ import io
 import pytest
 
 from fedclass.errors import ConfigError
-from fedclass.experiment.config import load, recipes
+from fedclass.experiment.recipe import load, recipes
 from fedclass.report.paper import CLAIMS, DIFFERS, Beside, beside_csv, beside_table, claimed, find, names, ours
 from fedclass.report.rows import Label
 from fedclass.runs.layout import flat

@@ -9,8 +9,9 @@ import pytest
 
 from fedclass.errors import RunError
 from fedclass.runs.events import EventLog, RoundFinished, RunStarted, TaskStarted
+from fedclass.runs.find import list_runs
 from fedclass.runs.layout import RunDirectory, create, write_atomically
-from fedclass.runs.summary import Result, list_runs
+from fedclass.runs.summary import Result
 
 SUMMARY = {
     **{"method": "fedclass", "variant": "paper", "seed": 3, "accuracy_last": 61.5, "tasks": [1], "dataset": "mnist"},

@@ -7,7 +7,8 @@ import pytest
 
 from fedclass.errors import RunError
 from fedclass.runs.events import Event, EventLog, RunResumed, TaskStarted, Warned
-from fedclass.runs.tail import Tail, runs_at
+from fedclass.runs.find import runs_at
+from fedclass.runs.tail import Tail
 
 EVENTS: list[Event] = [Warned(message=f"{n}: é \u2028 {'x' * n}") for n in range(6)]
 RESUMED = RunResumed(task=0, round=1, machine={})

@@ -206,7 +206,7 @@ def carry_out(members: "Sequence[Member]", how: How, *, against: str | None = No
     `fedclass table` will show the runs in the order of the members, and differences from the row `against`.
     """
     from fedclass.cli.display import display
-    from fedclass.experiment.launch import run_all
+    from fedclass.experiment.parallel import run_all
     from fedclass.runs.events import Event
     from fedclass.runs.layout import RunDirectory
     from fedclass.runs.order import Order

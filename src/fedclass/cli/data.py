@@ -40,7 +40,7 @@ def list_datasets() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fedclass.data.datasets import DATASETS
+    from fedclass.data.catalogue import DATASETS
     from fedclass.data.source import cache_folder
 
     table = Table(box=None, pad_edge=False)
@@ -140,7 +140,7 @@ def show(
     from fedclass.data import synnum
     from fedclass.data.datasets import load
     from fedclass.errors import ConfigError
-    from fedclass.report.drawing import sheet_picture
+    from fedclass.report.rendering import sheet_picture
 
     part = min(1.0, count / synnum.TRAIN_PER_CLASS) if name == "synnum" else 1.0  # draw no more than is shown
     images = load(name, path=path, fraction=part, test_fraction=part)

@@ -35,7 +35,7 @@ def methods(
         console.print("\n`fedclass methods NAME` shows its parameters; --method package.module:Class runs your own.")
         return
     from fedclass.cli.keys import keys_of
-    from fedclass.experiment.config import find_method
+    from fedclass.experiment.recipe import find_method
     from fedclass.methods.base import own_words
 
     method = find_method(name)
@@ -59,7 +59,7 @@ def _print_places(name: str, recipe: str | None, overrides: list[str]) -> None:
     from fedclass.cli.display import console
     from fedclass.data.datasets import find_source
     from fedclass.data.schedule import task_sizes
-    from fedclass.experiment.config import load
+    from fedclass.experiment.recipe import load
     from fedclass.methods.declare import Sizes
     from fedclass.wire import nbytes
 
@@ -129,7 +129,7 @@ def _training_step() -> str:
     """One small run in memory, with the real data, model and client."""
     import torch
 
-    from fedclass.experiment.config import load
+    from fedclass.experiment.recipe import load
     from fedclass.experiment.setup import prepare
     from fedclass.federation.store import MemoryStore
     from fedclass.models.weights import flaw

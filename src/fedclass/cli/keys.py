@@ -67,7 +67,8 @@ def keys(
 
 def recipe_keys(method: str = "fedclass") -> dict[str, list[Key]]:
     """All keys by their table; those outside of any table under "". A method's are those of its class."""
-    from fedclass.experiment.config import SECTIONS, Experiment, find_method
+    from fedclass.experiment.config import SECTIONS, Experiment
+    from fedclass.experiment.recipe import find_method
 
     tables = {name: keys_of(kind) for name, kind in SECTIONS.items()}
     own = {key.name: key for key in keys_of(Experiment, ("seed", "method_name"))}

@@ -12,7 +12,7 @@ import typer
 from fedclass.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
-    from fedclass.runs.summary import Listed
+    from fedclass.runs.find import Listed
 
 AGES = (("s", 60), ("min", 60), ("h", 24), ("days", sys.maxsize))  # a unit, and how many of it make the next
 
@@ -36,7 +36,7 @@ def list_(
     Example:  fedclass list --where status=finished --where method=fedclass --where seed=0
     """
     from fedclass.cli.display import console
-    from fedclass.runs.summary import list_runs
+    from fedclass.runs.find import list_runs
 
     if not folder.is_dir():
         raise RunError(f"{folder}: no such folder; `fedclass run` makes the first run")

@@ -39,7 +39,7 @@ def plan(
     from fedclass.cli.display import console
     from fedclass.data.coverage import coverage
     from fedclass.data.memory import exemplar_counts, remarks
-    from fedclass.experiment.config import load
+    from fedclass.experiment.recipe import load
     from fedclass.experiment.setup import prepare
     from fedclass.runs.progress import left_out
 
@@ -160,7 +160,7 @@ def _rule(budget: "MemorySettings") -> str:
 
 
 def _draw(experiment: "Experiment", stream: "Stream", picture: Path) -> None:
-    from fedclass.report.drawing import partition_picture
+    from fedclass.report.rendering import partition_picture
 
     settings = experiment.partition
     drawn = settings.kind in ("dirichlet", "fedml", "released")

@@ -126,8 +126,8 @@ def _ending(system: System) -> str:
 def _runs_of(
     part: "Part", methods: str | None, system: System, seeds: str, overrides: Sequence[str], out: Path
 ) -> list[PaperRun]:
-    from fedclass.experiment.config import load
     from fedclass.experiment.grid import expand, read_methods, read_seeds
+    from fedclass.experiment.recipe import load
     from fedclass.report.paper import claimed
 
     recipe = part.setting + _ending(system)
@@ -150,8 +150,8 @@ def _runs_of(
 
 def _choices(part: "Part", recipe: str, entries: "Sequence[Choice]") -> "list[tuple[Choice, str | None]]":
     """What to run, and the value in an ablation. The recipe's own value keeps its name: its runs are shared."""
-    from fedclass.experiment.config import load
     from fedclass.experiment.grid import Choice
+    from fedclass.experiment.recipe import load
 
     if part.key is None:
         return [(entry, None) for entry in entries]

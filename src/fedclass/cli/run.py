@@ -75,8 +75,8 @@ def run(
                fedclass run --set data.name=folder --set data.path=~/scans
     """
     from fedclass.cli.display import console, display, print_table
-    from fedclass.experiment.config import load
     from fedclass.experiment.launch import run_one
+    from fedclass.experiment.recipe import load
     from fedclass.report.tables import results_tables
     from fedclass.runs.events import Event
     from fedclass.runs.layout import RunDirectory
@@ -137,7 +137,7 @@ def said_when_stopped(written: Path, how: str) -> Iterator[None]:
 def say_what_is_quick(recipe: str | None, experiment: "Experiment") -> None:
     """Whoever names neither a recipe nor data gets all of the drawn digits, and may have expected a demonstration."""
     from fedclass.cli.display import console
-    from fedclass.data.datasets import DATASETS
+    from fedclass.data.catalogue import DATASETS
 
     data, train = experiment.data, experiment.train
     sizes = DATASETS[data.name].sizes if data.name in DATASETS else None

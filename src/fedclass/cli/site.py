@@ -126,7 +126,7 @@ def forget(
     """
     from fedclass.cli.display import console
     from fedclass.deploy.holdings import digests_of
-    from fedclass.deploy.site_store import days_ago
+    from fedclass.deploy.ledger import days_ago
 
     if sum([label is not None, bool(image), older_than is not None, everything]) != 1:
         raise ConfigError("fedclass site forget: give the name of a class, --image, --older-than, or --all")

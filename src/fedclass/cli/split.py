@@ -20,7 +20,7 @@ def split(
     """
     from fedclass.cli.display import console
     from fedclass.deploy.split import split as write
-    from fedclass.experiment.config import load
+    from fedclass.experiment.recipe import load
 
     written = write(load(recipe, overrides or [], seed=seed), out)
     console.print(f"{len(written)} sites: {written[0]} to {written[-1].name}; set holdout=0.0 there", highlight=False)

@@ -26,7 +26,7 @@ def watch(
     Example:  fedclass watch runs/mine
     """
     from fedclass.cli.display import State, display
-    from fedclass.runs.tail import runs_at
+    from fedclass.runs.find import runs_at
 
     roots = runs_at(run)
     names = [str(root.relative_to(run)) if root != run else run.resolve().name for root in roots]

@@ -10,8 +10,9 @@ import torch
 
 from fedclass.deploy.settings import FILE_NAME, SiteSettings
 from fedclass.errors import ClientError, ConfigError
-from fedclass.experiment.config import Experiment, experiment
-from fedclass.federation.client import frozen_flaw
+from fedclass.experiment.config import Experiment
+from fedclass.experiment.recipe import experiment
+from fedclass.federation.job_checks import frozen_flaw
 from fedclass.methods.declare import Sizes, misfit
 from fedclass.models.head import with_shapes_for
 from fedclass.models.incremental import IncrementalModel

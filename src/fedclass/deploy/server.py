@@ -21,13 +21,15 @@ from fedclass.engines.flower.exchange import Connection
 from fedclass.engines.flower.roster import Roster
 from fedclass.errors import ConfigError, RunError
 from fedclass.experiment.checkpoint import Checkpoints
-from fedclass.experiment.config import MEASURED, DataSettings, Experiment, load, read_table
+from fedclass.experiment.config import MEASURED, DataSettings, Experiment
 from fedclass.experiment.curriculum import Curriculum
+from fedclass.experiment.recipe import load
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import prepare
 from fedclass.federation.faults import FaultSettings
 from fedclass.runs.events import Event
 from fedclass.runs.layout import RunDirectory, Writing, write_atomically
+from fedclass.schema import read_table
 from fedclass.wire import Job, Plan
 
 CLIP_NORM = 2.0  # where the recipe does not say: sites are strangers, clients of a simulation are not

@@ -24,16 +24,19 @@ from fedclass.data.schedule import Schedule
 from fedclass.data.stream import without
 from fedclass.deploy.check import Accepted, JobRefusedError, accept, check_federation
 from fedclass.deploy.holdings import Holdings, Signature, read_holdings, signature
+from fedclass.deploy.ledger import Entry, KeptState, days_ago, today
 from fedclass.deploy.log import printable
 from fedclass.deploy.settings import SiteSettings
-from fedclass.deploy.site_store import Attachment, Entry, FederationFolder, KeptState, days_ago, today
+from fedclass.deploy.site_store import Attachment, FederationFolder
 from fedclass.errors import ClientError
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.runner import one_thread
-from fedclass.federation.client import Client, chosen_device, failures_named
+from fedclass.federation.client import Client
 from fedclass.federation.evaluate import confusion
+from fedclass.federation.job_checks import failures_named
 from fedclass.federation.store import ClientState
+from fedclass.federation.train_settings import chosen_device
 from fedclass.rng import seed_streams, streams_restored
 from fedclass.wire import Announcement, Job, Plan, Update, Weights, sha256
 

@@ -27,8 +27,8 @@ from fedclass.deploy.site import Site
 from fedclass.deploy.site_store import federations
 from fedclass.engines.flower.frames import Frame
 from fedclass.errors import ConfigError
-from fedclass.experiment.config import read_table
 from fedclass.runs.layout import write_atomically
+from fedclass.schema import read_table
 
 PAUSES = (2.0, 5.0, 10.0, 20.0)  # seconds before it is started again; the last one from then on
 LONG = 60.0  # seconds after which a start counts as one that has worked

@@ -1,20 +1,12 @@
 """A recipe: TOML in, a frozen Experiment out, every mistake found before anything starts."""
 
-import difflib
 import inspect
 import json
-import math
-import sys
-import tomllib
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from functools import cache
-from importlib import resources
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import Field, JsonValue
 
 from fedclass.data.memory import MemorySettings
 from fedclass.data.partition import PartitionSettings
@@ -23,18 +15,16 @@ from fedclass.data.schedule import StreamSettings
 from fedclass.data.source import Orientation
 from fedclass.errors import ConfigError
 from fedclass.federation.aggregation import AggregationSettings
-from fedclass.federation.client import TrainSettings
 from fedclass.federation.faults import FaultSettings
 from fedclass.federation.optimizer import OptimizerSettings
 from fedclass.federation.server_optimizer import ServerSettings
+from fedclass.federation.train_settings import TrainSettings
 from fedclass.methods import METHODS, Method
 from fedclass.methods.base import can_be_balanced, parameters
 from fedclass.methods.declare import check_declared
 from fedclass.models.build import build_model
 from fedclass.models.head import HeadInit
 from fedclass.models.incremental import IncrementalModel
-from fedclass.runs.moved_keys import MOVED, relocated
-from fedclass.usercode import imported
 
 MEASURED = "measured"
 LARGEST_SIDE = 4096  # pixels
@@ -230,112 +220,6 @@ SECTIONS: dict[str, type[Any]] = {
     "evaluation": EvaluationSettings,
 }
 
-ARGS = [["model", "args"], ["data", "args"]]  # tables within tables
-Table = dict[str, Any]
-STORED = "config.toml"  # a run's own recipe, which nobody is asked to change
-
-LARGEST = 2**31 - 1  # of whole numbers in a table; any more are a slip of the pen, such as rounds = 1e12
-
-
-def load(
-    recipe: str | None = None,
-    overrides: Sequence[str] = (),
-    *,
-    method: str | None = None,
-    seed: int | None = None,
-) -> Experiment:
-    """The experiment of a recipe: a file, or the name of one that comes along. None: every key has its default.
-
-    Relative paths in a recipe are relative to its file; in overrides, to the current folder.
-    """
-    where, table = read_recipe(recipe)
-    given = table.get("method", {})
-    if method is not None and not (isinstance(given, dict) and given.get("name", "fedclass") == method):
-        table["method"] = {"name": method}  # another method's parameters mean nothing to this one
-    if seed is not None:
-        table["seed"] = seed
-    _only_one_place(overrides)
-    for override in overrides:
-        _override(table, override)
-    return experiment(table, where=where)
-
-
-def recipes() -> dict[str, Path]:
-    """The recipes that come along, by name."""
-    folder = Path(str(resources.files("fedclass") / "recipes"))
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
-
-
-def read_recipe(recipe: str | None) -> tuple[str, Table]:
-    """Its name and its tables, with whole paths."""
-    if recipe is None:
-        return "settings", {}
-    known, path = recipes(), Path(recipe)
-    if recipe in known and not path.is_file():
-        path = known[recipe]
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        hint = _suggestion(recipe, known) or f"recipes that come along: {', '.join(known)}"
-        if recipe == "default":  # its former name
-            hint = "the demonstration's is called demo; without a recipe, every key has its default"
-        raise ConfigError(f"{recipe}: cannot read the recipe ({error.strerror}); {hint}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a TOML file: {error}") from error
-    for section in ("data", "partition"):
-        inner = table.get(section)
-        if isinstance(inner, dict) and isinstance(inner.get("path"), str):
-            where = f"{path.name} [{section}] path"
-            inner["path"] = absolute(inner["path"], where=where, base=path.resolve().parent)
-    table, old = relocated(table, where=path.name)
-    if old and path.name != STORED:
-        _hint(f"{path.name}: {', '.join(f'{key} is now {MOVED[key]}' for key in old)}; please change the recipe")
-    return path.name, table
-
-
-@cache
-def _hint(line: str) -> None:
-    """Say it once, beside whatever the command prints."""
-    print(line, file=sys.stderr)
-
-
-def experiment(table: Mapping[str, Any], *, where: str = "recipe") -> Experiment:
-    """Check every key and value of a recipe's tables."""
-    table, _ = relocated(table, where=where)
-    _only_known(table, ["seed", *SECTIONS, "method"], where)
-    seed = table.pop("seed", 0)
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise ConfigError(f"{where}: seed must be a whole number from 0 on, got {seed!r}")
-    memory = table.get("memory", {})
-    if isinstance(memory, dict) and "per_class" in memory:
-        if "per_client" in memory:
-            raise ConfigError(f"{where} [memory]: give per_client or per_class, not both")
-        table["memory"] = {**memory, "per_client": None}  # one budget takes the place of the other's default
-    sections = {name: read_table(kind, table.pop(name, {}), f"{where} [{name}]") for name, kind in SECTIONS.items()}
-    method_table = table.pop("method", {})
-    if not isinstance(method_table, dict):
-        raise ConfigError(f"{where}: method must be a table, [method] with a name")
-    name = method_table.get("name", "fedclass")
-    parameters_given = {key: value for key, value in method_table.items() if key != "name"}
-    method = read_table(find_method(name), parameters_given, f"{where} [method]")
-    return Experiment(seed=seed, method_name=name, method=method, **sections)
-
-
-def find_method(name: str) -> type[Method]:
-    """A method by its id, or a user's own by package.module:Class."""
-    if isinstance(name, str) and ":" in name:
-        found = imported(name, where="method")
-        if not (isinstance(found, type) and issubclass(found, Method) and is_dataclass(found)):
-            raise ConfigError(
-                f"method: {name!r} must be a dataclass that derives from fedclass.FedAvg or fedclass.Method"
-            )
-        check_parameters(found, where=f"method: {name!r}")
-        return found
-    if name not in METHODS:
-        hint = _suggestion(str(name), METHODS) or "your own: package.module:Class"
-        raise ConfigError(f"method: unknown method {name!r}; known are {', '.join(METHODS)}; {hint}")
-    return METHODS[name]
-
 
 def check_parameters(kind: type[Method], *, where: str) -> None:
     """Refuse parameters that would be lost: of classes without @dataclass, without annotation, or called `name`."""
@@ -363,75 +247,3 @@ def check_parameters(kind: type[Method], *, where: str) -> None:
                 f"{where}: {one.__name__}.{bare[0]} has no type, so that the inherited default would count; write "
                 f"`{bare[0]}: type = default`"
             )
-
-
-def read_table(kind: type[Any], table: object, where: str) -> Any:
-    """A table as the dataclass that describes it."""
-    if not isinstance(table, dict):
-        raise ConfigError(f"{where}: must be a table, got {table!r}")
-    _only_known(table, [f.name for f in fields(kind)], where)
-    try:
-        read = TypeAdapter(kind).validate_python(table)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"][:1])
-        raise ConfigError(f"{where}: {key} = {table.get(key)!r}: {first['msg']}") from error
-    for key, value in table.items():
-        got = getattr(read, key)
-        if isinstance(value, bool) and not isinstance(got, bool):
-            raise ConfigError(f"{where}: {key} = {value!r}: Input should be a number")
-        if isinstance(got, float) and not math.isfinite(got):
-            raise ConfigError(f"{where}: {key} = {value!r}: Input should be a finite number")
-        if isinstance(got, int) and abs(got) > LARGEST:
-            raise ConfigError(f"{where}: {key} = {value!r}: Input should be at most {LARGEST}")
-    return read
-
-
-def _only_known(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    for key in table:
-        if key not in known:
-            hint = _suggestion(key, known) or (f"known are {', '.join(known)}" if known else "there are no keys")
-            raise ConfigError(f"{where}: unknown key {key!r}; {hint}")
-
-
-def _suggestion(word: str, known: Sequence[str] | Mapping[str, Any]) -> str | None:
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"did you mean {near[0]!r}?" if near else None
-
-
-def _only_one_place(overrides: Sequence[str]) -> None:
-    given = {override.partition("=")[0].strip() for override in overrides}
-    for old, new in MOVED.items():
-        if {old, new} <= given:
-            raise ConfigError(f"--set {old}: has moved to {new}, and both are given; leave {old} out")
-
-
-def _override(table: Table, override: str) -> None:
-    """`train.rounds=2` in a recipe's tables. The value is TOML where it can be read as such, and text otherwise."""
-    key, equals, text = override.partition("=")
-    key = key.strip()
-    if key in MOVED:
-        _hint(f"--set {key}: is now {MOVED[key]}")
-        key = MOVED[key]
-    parts = key.split(".")
-    if not equals or not all(parts) or (len(parts) > 2 and parts[:-1] not in ARGS):
-        raise ConfigError(f"--set {override}: write it as table.key=value, such as train.rounds=2")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    if len(parts) == 1:
-        table[parts[0]] = value
-        return
-    *sections, name = parts
-    section, inner = sections[0], table
-    for at, part in enumerate(sections):
-        inner = inner.setdefault(part, {})
-        if not isinstance(inner, dict):
-            raise ConfigError(f"--set {override}: {'.'.join(sections[: at + 1])} is not a table")
-    if section == "memory" and name in ("per_client", "per_class"):
-        inner.pop("per_client", None)  # the two exclude each other: the last one given counts
-        inner.pop("per_class", None)
-    if section == "method" and name == "name" and value != inner.get("name"):
-        inner.clear()
-    inner[name] = value

@@ -8,7 +8,8 @@ from itertools import product
 from pathlib import Path
 
 from fedclass.errors import ConfigError
-from fedclass.experiment.config import Experiment, load
+from fedclass.experiment.config import Experiment
+from fedclass.experiment.recipe import load
 from fedclass.methods import METHODS
 
 MOST_SEEDS = 1000  # in a range; more is a slip of the keyboard

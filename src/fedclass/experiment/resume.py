@@ -7,9 +7,10 @@ from typing import Any
 import fedclass
 from fedclass.errors import ConfigError, DataError, RunError
 from fedclass.experiment.checkpoint import Checkpoint, Checkpoints
-from fedclass.experiment.config import Experiment, experiment, load
+from fedclass.experiment.config import Experiment
 from fedclass.experiment.curriculum import Curriculum
 from fedclass.experiment.machine import fingerprint
+from fedclass.experiment.recipe import experiment, load
 from fedclass.experiment.setup import Setup
 from fedclass.runs.events import RunStarted, read_events
 from fedclass.runs.layout import RunDirectory, flat

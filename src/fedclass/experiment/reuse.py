@@ -14,8 +14,8 @@ from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.setup import Setup, shares_sha256
 from fedclass.experiment.source_code import Sources
 from fedclass.experiment.task_cache import TaskCache, usual_folder
-from fedclass.federation.client import chosen_device
 from fedclass.federation.store import ClientState
+from fedclass.federation.train_settings import chosen_device
 from fedclass.methods.base import Method
 from fedclass.runs.events import (
     Event,

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -15,17 +15,18 @@ from fedclass.data.memory import HERDING
 from fedclass.data.schedule import Schedule
 from fedclass.engines.base import Engine
 from fedclass.errors import RoundError, RunError
+from fedclass.experiment.answers import Answers, spent, timed
 from fedclass.experiment.checkpoint import State, Totals
 from fedclass.experiment.curriculum import Counts, Curriculum, Tested, Trial
 from fedclass.experiment.record import Listener, Record
 from fedclass.experiment.reuse import Reuse
 from fedclass.federation import server_optimizer
-from fedclass.federation.aggregation import Aggregation, distances, standing_out
-from fedclass.federation.client import chosen_device
+from fedclass.federation.aggregation import Aggregation, standing_out
 from fedclass.federation.evaluate import confusion
 from fedclass.federation.faults import dropped_out
 from fedclass.federation.server import Missing, breakage, sample, usable
 from fedclass.federation.store import MemoryStore
+from fedclass.federation.train_settings import chosen_device
 from fedclass.methods.base import ServerContext
 from fedclass.methods.declare import Sizes, grown, misfit
 from fedclass.models.incremental import IncrementalModel
@@ -430,60 +431,3 @@ class Run:
             return None
         self.model.load(weights)
         return confusion(self.model, self.method, own, images, self.curriculum.normalisation)
-
-
-@dataclass
-class Answers:
-    """The updates of a round, handed on one at a time, so that only their sum is ever in memory.
-
-    asked: how many clients were.  before: called with a number before anything is made of each update, and once after
-    the last.  began: the model that was sent.  used: all that was handed on, without tensors.  moved: how far each
-    client's update is from that model.  clipped: clients whose update was shortened.  undone: the round does not count.
-    """
-
-    updates: Iterator[Update]
-    asked: int
-    bytes_down: int
-    before: Callable[[int], None]
-    began: Weights
-    used: list[Update] = field(default_factory=list)
-    moved: dict[int, list[float]] = field(default_factory=dict)
-    clipped: list[int] = field(default_factory=list)
-    undone: bool = False
-
-    def __iter__(self) -> Iterator[Update]:
-        for update in self.updates:
-            self.used.append(replace(update, weights={}, extras={}))
-            self.moved[update.client] = distances(update.weights, self.began)
-            self.before(len(self.used))
-            yield update
-        self.before(len(self.used) + 1)
-
-    @property
-    def examples(self) -> list[int]:
-        return [update.examples for update in self.used]
-
-    @property
-    def claimed(self) -> dict[int, int]:
-        return {update.client: update.examples for update in self.used}
-
-    @property
-    def losses(self) -> list[float]:
-        return [update.metrics["loss"] for update in self.used]
-
-
-@contextlib.contextmanager
-def spent(phases: dict[str, float], phase: str) -> Iterator[None]:
-    began = time.perf_counter()
-    yield
-    phases[phase] = phases.get(phase, 0.0) + time.perf_counter() - began
-
-
-def timed(updates: Iterator[Update], phases: dict[str, float], phase: str) -> Iterator[Update]:
-    """Hands on updates, and counts the time spent waiting for them."""
-    while True:
-        with spent(phases, phase):
-            update = next(updates, None)
-        if update is None:
-            return
-        yield update

@@ -21,8 +21,9 @@ from fedclass.data.validation import hold_out
 from fedclass.errors import ConfigError, FedclassError
 from fedclass.experiment.config import MEASURED, Experiment
 from fedclass.experiment.curriculum import DataFacts, Tell, Tested, Trial
-from fedclass.federation.client import Client, chosen_device
+from fedclass.federation.client import Client
 from fedclass.federation.store import ClientStore
+from fedclass.federation.train_settings import chosen_device
 from fedclass.models.incremental import IncrementalModel
 from fedclass.rng import generator, streams_restored
 

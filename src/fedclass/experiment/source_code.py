@@ -7,15 +7,11 @@ a run with the same ones; images are known by their own hash. Where something ma
 with doubts takes no tasks from other runs and keeps none for them.
 """
 
-import ast
 import hashlib
-import importlib.machinery
-import importlib.metadata
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,27 +23,11 @@ from fedclass.errors import RunError
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.curriculum import Curriculum
 from fedclass.experiment.machine import fingerprint
+from fedclass.experiment.module_graph import _stray, file_digest, is_ours_or_python, reached, time_changed
 from fedclass.runs.layout import RunDirectory, write_atomically
 from fedclass.wire import sha256
 
 ONLY_SHOW = ("cli", "report", "sinks")  # of fedclass: they show results and make none
-
-# In code of the user's own. Names are those of functions and attributes, whatever they belong to.
-IMPORTS_BY_NAME = {"__import__", "exec", "eval", "import_module", "spec_from_file_location", "run_path"}
-BARE = {"__import__", "exec", "eval"}  # only these themselves: model.eval() is another one
-READS = {
-    "open",
-    "load",
-    "fromfile",
-    "memmap",
-    "imread",
-    "load_file",
-    "safe_open",
-    "File",
-    "from_file",
-    "environ",
-    "getenv",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,20 +60,20 @@ def of_code(experiment: Experiment) -> Sources:
     doubts = [f"{name} was edited after this process had begun" for name, digest in files.items() if digest is None]
     opened: dict[str, str | None] = {}
     own_model = ":" in experiment.model.name
-    classes = [kind for kind in type(experiment.method).__mro__ if not _is_ours_or_python(kind.__module__)]
+    classes = [kind for kind in type(experiment.method).__mro__ if not is_ours_or_python(kind.__module__)]
     doubts += [f"{kind.__qualname__} is not in its module under this name" for kind in classes if _stray(kind)]
     transform = experiment.data.transform
     in_training = [kind.__module__ for kind in classes] + ([transform.partition(":")[0]] if transform else [])
-    of_method = _reached(in_training)
-    of_model = _reached([experiment.model.name.partition(":")[0]] if own_model else [])
-    of_data = _reached([experiment.data.name.partition(":")[0]] if ":" in experiment.data.name else [])
+    of_method = reached(in_training)
+    of_model = reached([experiment.model.name.partition(":")[0]] if own_model else [])
+    of_data = reached([experiment.data.name.partition(":")[0]] if ":" in experiment.data.name else [])
     modules = {module.name: module for module in [*of_method, *of_model, *of_data]}
     for name, module in modules.items():
         files[module.label] = module.digest
         doubts += module.doubts(in_functions=module in of_method)
         doubts += [f"{module.label} uses {what}, which may read anything" for what in usercode.went_beyond(name)]
         opened |= dict.fromkeys(usercode.opened_by(name))
-    opened = {path: _of_file(Path(path)) for path in sorted(opened)}
+    opened = {path: file_digest(Path(path)) for path in sorted(opened)}
     doubts += [f"{path} was opened, and is gone" for path, digest in opened.items() if not digest]
     return Sources(
         files=files,
@@ -121,9 +101,6 @@ def seen_in_training(experiment: Experiment, known: Sources) -> tuple[Sources, l
     return replace(known, opened={**now.opened, **known.opened}, doubts=(*known.doubts, *news)), news
 
 
-# Comparing.
-
-
 def differences(then: Sources, now: Sources) -> list[str]:
     """What has changed, in words; files that a user's code had opened then are looked at again."""
     found = []
@@ -138,7 +115,7 @@ def differences(then: Sources, now: Sources) -> list[str]:
         elif before != after:
             found.append(f"{name} changed")
     for path, before in then.opened.items():
-        if before is not None and now.opened.get(path, _of_file(Path(path))) != before:
+        if before is not None and now.opened.get(path, file_digest(Path(path))) != before:
             found.append(f"{path} changed")
     if then.own_model and then.machine == now.machine and now.model is not None and then.model != now.model:
         found.append("the initial weights of the model changed")
@@ -147,9 +124,6 @@ def differences(then: Sources, now: Sources) -> list[str]:
 
 def listed(changes: Sequence[str]) -> str:
     return ", ".join(changes[:4]) + (f" and {len(changes) - 4} more" if len(changes) > 4 else "")
-
-
-# In a run directory: one part for each code, or machine, that the run was carried out with.
 
 
 @dataclass(frozen=True)
@@ -232,194 +206,6 @@ def _commit(folder: Path) -> str | None:
         return None
 
 
-# Modules.
-
-
-@dataclass(frozen=True)
-class Module:
-    """A module of the user's own. file: None if there is none, as in a notebook.
-
-    installed: a whole package, and the file is the record of what was installed.
-    """
-
-    name: str
-    file: Path | None
-    installed: bool = False
-
-    @property
-    def label(self) -> str:
-        """By which it is known, wherever its folder is."""
-        if self.installed:
-            return f"{self.name} (installed)"
-        if self.file is None or self.name in usercode.MAIN:
-            return f"__main__ ({self.file.name})" if self.file else self.name.replace("__mp_main__", "__main__")
-        tail = "/__init__" if self.is_package else ""
-        return f"{self.name.replace('.', '/')}{tail}{self.file.suffix}"
-
-    @property
-    def is_others(self) -> bool:
-        return usercode.ours_or_installed(self.name, None if self.file is None else str(self.file))
-
-    @property
-    def is_package(self) -> bool:
-        return self.file is not None and self.file.stem == "__init__"
-
-    @cached_property
-    def digest(self) -> str | None:
-        if self.file is None or self.edited:
-            return None
-        return _of_file(self.file)
-
-    @cached_property
-    def edited(self) -> bool:
-        """What is executed may be older than the file."""
-        loaded = usercode.imported_at(self.name) or usercode.PROCESS_START
-        return self.name in sys.modules and self.file is not None and _changed(self.file) > loaded
-
-    @cached_property
-    def tree(self) -> ast.Module | None:
-        if self.file is None or self.file.suffix != ".py":
-            return None
-        try:
-            return ast.parse(self.file.read_bytes(), str(self.file))
-        except (SyntaxError, ValueError):  # it is reached by an import statement that is never executed
-            return None
-
-    def imports(self) -> Iterator[str]:
-        """The names of modules that it may import, at the top or within functions, and of what they belong to."""
-        package = self.name if self.is_package else self.name.rpartition(".")[0]
-        for node in ast.walk(self.tree or ast.Module([], [])):
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    yield alias.name
-            elif isinstance(node, ast.ImportFrom):
-                parts = package.split(".")
-                above = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
-                base = ".".join(part for part in (above, node.module) if part)
-                yield base
-                for alias in node.names:
-                    yield f"{base}.{alias.name}"  # a module, or something in one: what is no module is not found
-
-    def doubts(self, *, in_functions: bool) -> Iterator[str]:
-        """in_functions: they are called while a model is trained, when nobody watches which files they open."""
-        if self.name in usercode.MAIN:
-            yield f"{self.label} is a script or notebook; put the class into a module of its own"
-        elif self.file is None or (self.tree is None and not self.installed):
-            yield f"{self.label} has no source that can be read"
-        elif self.edited:
-            yield f"{self.label} was edited after it had been imported; start Python again"
-        if self.tree is None:
-            return
-        unwatched = usercode.imported_at(self.name) is None
-        for name, line, inside in _names(self.tree, inside=False):
-            if name in IMPORTS_BY_NAME:
-                yield f"{self.label}, line {line}: {name} may run code that is not known"
-            elif (name in READS or name.startswith("read_")) and (in_functions if inside else unwatched):
-                yield f"{self.label}, line {line}: {name} may read what is not known"
-
-
-def _names(node: ast.AST, *, inside: bool) -> Iterator[tuple[str, int, bool]]:
-    """Every name and attribute that is used, with its line, and whether within a function."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Name):
-            yield child.id, child.lineno, inside
-        elif isinstance(child, ast.Attribute) and child.attr not in BARE:
-            yield child.attr, child.lineno, inside
-        elif isinstance(child, ast.alias) and child.asname:
-            yield child.name.rpartition(".")[2], child.lineno, True  # used under another name, anywhere
-        within = inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        yield from _names(child, inside=within)
-
-
-def _is_ours_or_python(module: str) -> bool:
-    """Python's own modules are known by its version."""
-    return _is_ours(module) or module.partition(".")[0] in sys.stdlib_module_names
-
-
-def _is_ours(module: str) -> bool:
-    return module.partition(".")[0] == "fedclass"
-
-
-def _stray(kind: type) -> bool:
-    """Made by a function, or replaced since: the source of its module does not say what it is."""
-    found: object = sys.modules.get(kind.__module__)
-    for name in kind.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is not kind
-
-
-def _reached(roots: Iterable[str]) -> list[Module]:
-    """The roots and all that they import, directly or not, up to what is ours, installed, or the standard library's.
-
-    A root that is installed itself is known by the record of its package.
-    """
-    names = [part for root in roots for part in _and_packages(root)]
-    found: dict[str, Module] = {}
-    for root in names:
-        module = _find(root)
-        if module is not None and module.is_others:
-            top = root.partition(".")[0]
-            found[top] = Module(top, _record(top), installed=True)
-        elif module is None and root not in sys.modules:
-            found[root] = Module(root, None)
-    seen: set[str] = set()
-    while names:
-        name = names.pop(0)
-        module = None if name in seen else _find(name)
-        seen.add(name)
-        if module is not None and not module.is_others:
-            found[name] = module
-            names += [part for imported in module.imports() for part in _and_packages(imported)]
-    return list(found.values())
-
-
-def _record(package: str) -> Path | None:
-    """The file that lists what was installed, with the hash of each file."""
-    for name in importlib.metadata.packages_distributions().get(package, []):
-        for file in importlib.metadata.files(name) or []:
-            if file.name == "RECORD":
-                return Path(str(file.locate()))
-    return None
-
-
-def _and_packages(name: str) -> list[str]:
-    """a.b.c as a, a.b, a.b.c."""
-    parts = name.split(".")
-    return [".".join(parts[: end + 1]) for end in range(len(parts))]
-
-
-def _find(name: str) -> Module | None:
-    """Without importing it, if nobody has. None: there is no such module, or no code in it."""
-    loaded = sys.modules.get(name)
-    if loaded is not None:
-        file = getattr(loaded, "__file__", None)
-        if file is None and hasattr(loaded, "__path__"):
-            return None  # a folder without __init__.py
-        return Module(name, Path(file) if file is not None and Path(file).is_file() else None)
-    parent, _, _ = name.rpartition(".")
-    places: Any = None
-    if parent:
-        places = getattr(sys.modules.get(parent), "__path__", None) or _search(parent)
-        if not places:
-            return None
-    spec = importlib.machinery.PathFinder.find_spec(name, places)
-    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
-        return None
-    return Module(name, Path(spec.origin))
-
-
-def _search(package: str) -> list[str] | None:
-    parent, _, _ = package.rpartition(".")
-    places: Any = (getattr(sys.modules.get(parent), "__path__", None) or _search(parent)) if parent else None
-    if parent and not places:
-        return None
-    spec = importlib.machinery.PathFinder.find_spec(package, places)
-    return list(spec.submodule_search_locations or []) if spec is not None else None
-
-
-# Hashes.
-
-
 def _of_fedclass() -> dict[str, str | None]:
     """None: edited after this process had begun, so that nobody knows which code is executed."""
     package = Path(fedclass.__file__).parent
@@ -427,23 +213,9 @@ def _of_fedclass() -> dict[str, str | None]:
     for path in sorted(package.rglob("*.py")):
         name = path.relative_to(package)
         if name.parts[0] not in ONLY_SHOW:
-            digest = None if _changed(path) > usercode.PROCESS_START else _of_file(path)
+            digest = None if time_changed(path) > usercode.PROCESS_START else file_digest(path)
             found[f"fedclass/{name.as_posix()}"] = digest
     return found
-
-
-def _changed(path: Path) -> float:
-    """When it was last written, or put where it is; copies keep an older time of their content."""
-    status = path.stat()
-    return status.st_ctime if os.name == "posix" else status.st_mtime
-
-
-def _of_file(path: Path) -> str | None:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return None
 
 
 def _of_json(value: object) -> str:

@@ -25,13 +25,15 @@ from torch import Tensor, nn
 import fedclass
 from fedclass import metrics
 from fedclass.data import datasets
+from fedclass.data.catalogue import DATASETS
 from fedclass.data.folder import class_files
 from fedclass.data.image_files import Fitted, as_picture, fit, read_picture, shape_of, upright
 from fedclass.data.image_set import ImageSet
 from fedclass.errors import ConfigError, DataError, RunError
-from fedclass.experiment.config import ModelSettings, experiment
+from fedclass.experiment.config import ModelSettings
 from fedclass.experiment.curriculum import Curriculum
 from fedclass.experiment.export import write_onnx
+from fedclass.experiment.recipe import experiment
 from fedclass.federation.evaluate import BATCH, scores
 from fedclass.methods.base import Method, parameters
 from fedclass.models.incremental import IncrementalModel
@@ -318,12 +320,12 @@ def _dataset(
     A folder's images may have any sizes: they are brought to the model's as they are read.
     """
     own = Path(dataset).expanduser()
-    if dataset in datasets.DATASETS or ":" in str(dataset):
+    if dataset in DATASETS or ":" in str(dataset):
         name, where = str(dataset), None if path is None else Path(path)
     elif path is None and own.exists():
         name, where = "folder" if own.is_dir() else "npz", own
     else:
-        known = ", ".join(datasets.DATASETS)
+        known = ", ".join(DATASETS)
         raise ConfigError(f"{dataset}: neither a known data set ({known}) nor, without --path, a folder or .npz file")
     if name != "folder" or where is None:
         return datasets.load(name, path=where, fraction=TEST_ONLY, test_fraction=fraction), None

@@ -1,29 +1,27 @@
 """A client's work: the only training loop there is, whichever method or engine runs it."""
 
-import contextlib
 import math
-import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedclass.data.batches import Augment, Transform, as_input, normalise, varied
+from fedclass.data.batches import Transform, as_input, normalise, varied
 from fedclass.data.image_set import Split
 from fedclass.data.memory import HERDING, Exemplars, MemorySettings, herd, remember
 from fedclass.data.partition import Index
-from fedclass.errors import ClientError, ConfigError, FedclassError
+from fedclass.errors import ClientError, ConfigError
 from fedclass.federation.faults import FaultSettings, epochs_done
+from fedclass.federation.job_checks import failures_named, frozen_flaw
 from fedclass.federation.optimizer import OptimizerSettings, Steps
 from fedclass.federation.server_optimizer import Weighting
 from fedclass.federation.store import ClientState, ClientStore, Kept
+from fedclass.federation.train_settings import TrainSettings, chosen_device
 from fedclass.losses import log_prior
 from fedclass.methods.base import Batch, ClientContext, Method, Outcome, Progress, Rates
 from fedclass.methods.declare import Balance, Sizes, Specs, grown, misfit
@@ -34,27 +32,6 @@ from fedclass.wire import Job, Tensors, Update, Weights
 
 INFERENCE_BATCH = 256
 MOST_PREPARED = 1 << 30  # bytes of normalised images that are kept for a round; more are normalised batch by batch
-TORCH = str(Path(torch.__file__).parent)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainSettings:
-    """Table [train]."""
-
-    rounds: Annotated[int, Field(ge=1, description="rounds per task")] = 10
-    local_epochs: Annotated[int, Field(ge=1, description="passes over a client's data in a round")] = 2
-    batch_size: Annotated[int, Field(ge=1, le=2**31, description="images per step")] = 32
-    augment: Annotated[Augment, Field(description="random changes to training images")] = "none"
-    balanced: Annotated[
-        bool, Field(description="cross-entropy of logits + log(share of the class in the client's own data)")
-    ] = False
-    device: Annotated[str, Field(description='"cpu", "cuda", or "auto": a GPU if there is one')] = "auto"
-
-
-def chosen_device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
 
 
 class ClientStream(Protocol):
@@ -68,30 +45,6 @@ class ClientStream(Protocol):
     def offered(self) -> tuple[int, ...]: ...
     def classes_until(self, task: int) -> int: ...
     def new_data(self, client: int, task: int, round: int | None = None) -> Index: ...
-
-
-@contextlib.contextmanager
-def failures_named(job: Job) -> Iterator[None]:
-    """Methods and backbones may be the user's: whatever comes out of them becomes a ClientError that says where."""
-    try:
-        yield
-    except FedclassError:
-        raise
-    except Exception as error:
-        ours = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(TORCH)]
-        place = f"{ours[-1].filename}, line {ours[-1].lineno}, in {ours[-1].name}"
-        raise ClientError(f"{job.where}: {type(error).__name__}: {error} ({place})") from error
-
-
-def frozen_flaw(job: Job, model: IncrementalModel) -> str | None:
-    """Why weights for the server's model are of no use to this one, or None."""
-    if job.frozen == model.frozen_sha256:
-        return None
-    ours, theirs = (digest[:12] or "none" for digest in (model.frozen_sha256, job.frozen))
-    return (
-        f"what is frozen in the model differs from the server's (SHA-256 {ours} here, {theirs} there); build it from "
-        "the same file, with the same normalisation"
-    )
 
 
 def _purpose(job: Job) -> tuple[object, ...]:

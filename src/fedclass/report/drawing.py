@@ -1,133 +1,19 @@
-"""Pictures. matplotlib is imported here and, for its fonts, in data.synnum.
+"""Charts drawn with matplotlib, which is imported in `report` and, for its fonts, in data.synnum only."""
 
-All charts share a width that a phone shows without shrinking the text, and colours that can be told apart by the
-colour-blind (Okabe and Ito). Lines also differ in dashes and markers, bars in hatching, so that a grey print will do.
-"""
-
-import html
-import io
 import math
-import re
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from itertools import accumulate
-from pathlib import Path
-from typing import Any, Literal, ParamSpec
+from typing import Literal
 
-import matplotlib
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure  # without pyplot: no window system, no global state
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fedclass.runs.layout import write_atomically
-
-INK, RULE = "#1b1f24", "#c9ced6"
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a7a")
-DASHES = ("-", "--", "-.", ":")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo")
-PARTS = (5, 6, 3, 4, 2, 0, 1)  # colours of bars, so that two or three of them are none of a common method
-# Clear to blue, which is light to dark on a white page and dark to light on a black one; grey where there is no value.
-HEAT = LinearSegmentedColormap.from_list("heat", [(0.13, 0.5, 0.78, 0.0), (0.13, 0.5, 0.78, 0.92)]).with_extremes(
-    bad=(0.5, 0.5, 0.5, 0.15)
-)
-# The same colour in every report, for the method's default variant if there are several.
-HOMES = {"fedavg": 0, "fedclass": 1, "glfc": 2, "fedicarl": 3, "fedwa": 4, "fedclass-tuned": 5, "fedeven": 6}
-USUAL = {
-    "fedavg": "standard",
-    "fedclass": "paper",
-    "fedclass-tuned": "standard",
-    "glfc": "released",
-    "fedicarl": "icarl, nearest mean",
-    "fedwa": "wa",
-    "scaffold": "standard",
-    "derpp": "standard",
-    "fedeven": "standard",
-    "lga": "standard",
-    "fedprox": "standard",
-    "lwf": "standard",
-    "ewc": "standard",
-    "fedgkd": "standard",
-    "finetune": "no exemplars",
-    "joint": "bound, all images",
-}
-
-UNTOLD = {  # what a file would say of itself
-    "svg": ("Date", "Creator", "Format", "Type"),
-    "pdf": ("CreationDate", "Creator", "Producer"),
-    "png": ("Software",),
-}
-
-WIDTH, HEIGHT = 4.6, 3.0  # inches; the height is without the legend
-LONGEST = 18  # letters of a name beside an axis
-SETTINGS: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": RULE,
-    "grid.linewidth": 0.6,
-    "hatch.linewidth": 0.6,
-    "legend.frameon": False,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 4.5,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-}
-P = ParamSpec("P")
-
-
-def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    @wraps(draw)
-    def drawn(*words: P.args, **settings: P.kwargs) -> Figure:
-        with matplotlib.rc_context(SETTINGS):
-            return draw(*words, **settings)
-
-    return drawn
-
-
-@dataclass(frozen=True)
-class Style:
-    """How a method looks in every chart of a report."""
-
-    slot: int
-
-    @property
-    def colour(self) -> str:
-        return PALETTE[self.slot % len(PALETTE)]
-
-    @property
-    def dash(self) -> str:
-        return DASHES[self.slot % len(DASHES)]
-
-    @property
-    def marker(self) -> str:
-        return MARKERS[self.slot % len(MARKERS)]
-
-
-def styles(methods: Sequence[str], usual: Sequence[bool] = ()) -> list[Style]:
-    """A style for each: a known method has its own, its further variants and the others take what is left, in order.
-
-    usual: of several settings of a method, the first that is has the method's own style; if none is, the first.
-    """
-    slots: list[int | None] = [None] * len(methods)
-    for number in sorted(range(len(methods)), key=lambda number: not (usual and usual[number])):
-        home = HOMES.get(methods[number])
-        slots[number] = None if home in slots else home
-    left = (slot for slot in (6, 5, 0, 1, 2, 3, 4, *range(7, 7 + len(methods))) if slot not in slots)
-    return [Style(next(left) if slot is None else slot) for slot in slots]
+from fedclass.report.style import HATCHES, HEAT, HEIGHT, INK, PALETTE, PARTS, WIDTH, Style, plain, styled
 
 
 @dataclass(frozen=True)
@@ -140,14 +26,6 @@ class Curve:
     y: Sequence[float]
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
-
-
-def plain(name: str, longest: int = LONGEST) -> str:
-    """A name as it is: a dollar sign does not begin a formula, and a long one keeps its two ends."""
-    name = "".join(letter if letter.isprintable() else "?" for letter in name)
-    if len(name) > longest:
-        name = f"{name[: longest - longest // 3 - 1]}…{name[-(longest // 3) :]}"
-    return name.replace("$", r"\$")
 
 
 @styled
@@ -340,94 +218,6 @@ def partition_figure(
     axes.set_ylabel("client")
     figure.suptitle(f"{title}; largest dot: {counts.max()} images")
     return figure
-
-
-def partition_picture(
-    counts: NDArray[np.int64], classes: Sequence[str], task_sizes: Sequence[int], path: Path, *, title: str
-) -> None:
-    """partition_figure, to a file."""
-    with _quiet():
-        partition_figure(counts, classes, task_sizes, title=title).savefig(path, dpi=120)
-
-
-def sheet_picture(sheet: NDArray[np.uint8], classes: Sequence[str], path: Path) -> None:
-    """A contact sheet with a named row per class. sheet: (classes * H, columns, C)."""
-    rows, columns, channels = sheet.shape
-    height = rows // len(classes)
-    zoom = 1.5 / 100  # inches per pixel of the sheet
-    figure = Figure(figsize=(columns * zoom + 1.5, rows * zoom + 0.2), layout="constrained")
-    axes = figure.add_subplot()
-    axes.imshow(sheet.squeeze(2) if channels == 1 else sheet, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-    axes.set_yticks([height * (row + 0.5) - 0.5 for row in range(len(classes))], [plain(name) for name in classes])
-    axes.set_xticks([])
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    with _quiet():
-        figure.savefig(path, dpi=150)
-
-
-def save(figure: Figure, folder: Path, name: str) -> None:
-    """For papers: NAME.svg, with letters as outlines that look the same everywhere, NAME.pdf and NAME.png."""
-    for format in ("svg", "pdf", "png"):
-        write_atomically(folder / f"{name}.{format}", _drawn(figure, format, fonts="path"))
-
-
-def side_by_side(figures: Sequence[Figure], *, label: str) -> bytes:
-    """Several charts as one SVG picture on white. label: what it shows, for those who do not see it."""
-    parts, left, height = list[str](), 0.0, 0.0
-    for figure in figures:
-        text = _drawn(figure, "svg", fonts="path").decode()
-        wide, high = (72 * float(inches) for inches in figure.get_size_inches())
-        text = re.sub(r'="([\d.]+)pt"', r'="\1"', text[text.index("<svg") :], count=2)  # its size, in the sheet's units
-        parts.append(text.replace("<svg ", f'<svg x="{left:g}" ', 1))
-        left, height = left + wide, max(height, high)
-    size = f'width="{left:g}pt" height="{height:g}pt" viewBox="0 0 {left:g} {height:g}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{html.escape(label)}">'
-    sheet = f'<rect width="{left:g}" height="{height:g}" fill="white"/>'
-    return "\n".join([head, sheet, *parts, "</svg>", ""]).encode()
-
-
-def inline_svg(figure: Figure, prefix: str, *, label: str) -> str:
-    """For a page: text stays text, ids begin with `prefix`, and ink and colours follow the page's light or dark.
-
-    label: what the picture shows, for those who do not see it.
-    """
-    text = _drawn(figure, "svg", fonts="none").decode()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)  # would reach all of the page
-    text = re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
-    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
-    text = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', text)
-    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
-    text = text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(label)}" ', 1)
-    text = text.replace(INK, "currentColor").replace(RULE, "var(--rule)")
-    for number, colour in enumerate(PALETTE):
-        text = text.replace(colour, f"var(--c{number})")
-    return text
-
-
-def _drawn(figure: Figure, format: str, *, fonts: str) -> bytes:
-    """The same bytes each time: no date, and ids that derive from what is drawn."""
-    buffer = io.BytesIO()
-    settings: dict[Any, Any] = {"svg.hashsalt": "fedclass", "svg.fonttype": fonts, "pdf.fonttype": 42}  # 42: TrueType
-    with _quiet(), matplotlib.rc_context(settings):
-        if figure.get_layout_engine() is not None:
-            figure.draw_without_rendering()
-            figure.set_layout_engine("none")  # found once: it takes as long as drawing, and holds for every format
-        figure.savefig(
-            buffer, format=format, dpi=200, metadata=dict.fromkeys(UNTOLD[format]), transparent=fonts == "none"
-        )
-    return buffer.getvalue()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Names of classes may have letters that the font has not: a box in a picture is no reason for a warning."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        yield
 
 
 def _canvas(height: float, legend: Sequence[str] = ()) -> tuple[Figure, Axes]:

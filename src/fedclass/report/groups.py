@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from fedclass.errors import RunError
-from fedclass.report.drawing import USUAL, Style, styles
 from fedclass.report.history import History
 from fedclass.report.rows import APART, Setting, labels
+from fedclass.report.style import USUAL, Style, styles
 from fedclass.runs.layout import flat
 from fedclass.runs.summary import Result
 

@@ -9,11 +9,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedclass.errors import RunError
-from fedclass.report import charts, drawing
-from fedclass.report.charts import Chart, show_bytes, show_seconds
+from fedclass.report import class_charts, client_charts, curve_charts, rendering, style
+from fedclass.report.charts import Chart
 from fedclass.report.groups import Group, differing, group, names
 from fedclass.report.history import History
 from fedclass.report.tables import Table, results_tables
+from fedclass.report.units import show_bytes, show_seconds
 from fedclass.runs.layout import flat, write_atomically
 from fedclass.runs.progress import left_out
 
@@ -54,13 +55,13 @@ def write_report(runs: Sequence[History], page: Path, pictures: Path, *, picture
         pictures.mkdir(parents=True, exist_ok=True)
         write_atomically(page, report.page.encode(errors="replace"))
         for chart in report.charts:
-            drawing.save(chart.figure, pictures, chart.name)
+            rendering.save(chart.figure, pictures, chart.name)
         if picture is not None:
             shown = [chart for chart in report.charts if chart.name in PICTURED]
             if not shown:
                 raise RunError(f"--picture {picture}: there is no test of the model yet to draw")
             label = ". ".join(chart.alt for chart in shown)
-            write_atomically(picture, drawing.side_by_side([chart.figure for chart in shown], label=label))
+            write_atomically(picture, rendering.side_by_side([chart.figure for chart in shown], label=label))
     except OSError as error:
         raise RunError(
             f"{error.filename or page}: cannot be written ({error.strerror}); choose another --out"
@@ -74,10 +75,12 @@ def build(runs: Sequence[History]) -> Report:
     single = runs[0] if len(runs) == 1 else None
     finished = [g for g in groups if g.finished]
     sections = [
-        Section("learning", "Accuracy and forgetting", _titled(charts.learning(shown), shown), []),
-        Section("classes", "Classes", _titled([*charts.classes(shown), *charts.confusions(shown)], shown), []),
+        Section("learning", "Accuracy and forgetting", _titled(curve_charts.learning(shown), shown), []),
+        Section(
+            "classes", "Classes", _titled([*class_charts.classes(shown), *class_charts.confusions(shown)], shown), []
+        ),
         Section("clients", "Clients and data", _about_clients(runs), _rejected(runs, called)),
-        Section("cost", "Communication and time", charts.costs(groups), []),
+        Section("cost", "Communication and time", client_charts.costs(groups), []),
     ]
     sections = [section for section in sections if section.charts or section.tables]
     drawn = [chart for section in sections for chart in section.charts]
@@ -91,19 +94,23 @@ def build(runs: Sequence[History]) -> Report:
             notes=[*_other_seeds(finished), *_notes(runs, called)],
             tiles=_tiles(single) if single else [],
             results=results_tables([r for g in finished for r in g.results()]) if finished and not single else [],
-            looks={g.label: g.style.slot % len(drawing.PALETTE) for g in groups},
+            looks={g.label: g.style.slot % len(style.PALETTE) for g in groups},
             listed=None if single else _run_table(shown, called),
             settings=None if single else _settings_table(groups),
             sections=sections,
-            drawings={c.name: Markup(drawing.inline_svg(c.figure, c.name, label=f"{c.title}. {c.alt}")) for c in drawn},
+            drawings={c.name: _inline(c) for c in drawn},
             recipes=[
                 (called[run.path], run.config_text) for run in ([single] if single else [g.runs[0] for g in groups])
             ],
             machines=_machines(runs),
-            palette=drawing.PALETTE,
+            palette=style.PALETTE,
         )
     )
     return Report(page, drawn)
+
+
+def _inline(chart: Chart) -> Markup:
+    return Markup(rendering.inline_svg(chart.figure, chart.name, label=f"{chart.title}. {chart.alt}"))
 
 
 def _titled(charts: Sequence[Chart], groups: Sequence[Group]) -> list[Chart]:
@@ -178,8 +185,8 @@ def _tiles(run: History) -> list[Tile]:
 
 def _about_clients(runs: Sequence[History]) -> list[Chart]:
     first = runs[0]
-    chart = charts.clients(first) if len(runs) == 1 else None
-    partition = [charts.partition(first)] if first.started.classes else []  # sites may not have told yet
+    chart = client_charts.clients(first) if len(runs) == 1 else None
+    partition = [client_charts.partition(first)] if first.started.classes else []  # sites may not have told yet
     return [*partition, *([chart] if chart else [])]
 
 

@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 
 from fedclass.errors import ConfigError, RunError
 from fedclass.runs.events import RoundFinished, TaskFinished, read_events
+from fedclass.runs.find import Listed, list_runs
 from fedclass.runs.layout import RunDirectory
 from fedclass.runs.moved_keys import relocated
-from fedclass.runs.summary import Listed, list_runs
 
 Record = dict[str, str | int | float | bool | None]
 Place = str | os.PathLike[str]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedclass.errors import RunError
-from fedclass.runs.events import RoundFinished, RunStarted, SitesKnown, read_events
 from fedclass.runs.layout import RunDirectory
 
 # What tables and lists read; the runner writes more.
@@ -40,37 +39,3 @@ class Result:
     def label(self) -> str:
         """The method, with its variant: never one without the other."""
         return f"{self.summary['method']} ({self.summary['variant']})"
-
-
-@dataclass(frozen=True)
-class Listed:
-    """A run directory at a glance, finished or not."""
-
-    path: Path
-    started: RunStarted
-    rounds_done: int
-    summary: dict[str, Any] | None
-
-    @property
-    def rounds(self) -> int:
-        return self.started.rounds * len(self.started.tasks)
-
-
-def list_runs(folder: Path) -> tuple[list[Listed], list[RunError]]:
-    """All run directories below `folder`, oldest first, and what is wrong with those that cannot be read."""
-    found, damaged = [], []
-    for events in sorted(folder.rglob("events.jsonl"), key=lambda path: path.stat().st_mtime):
-        directory = RunDirectory(events.parent)
-        try:
-            facts = list(read_events(events))
-            summary = Result.read(events.parent).summary if directory.summary.exists() else None
-        except RunError as error:
-            damaged.append(error)
-            continue
-        started = next((fact for fact in facts if isinstance(fact, RunStarted)), None)
-        if started is not None:
-            for fact in facts:
-                started = started.knowing(fact) if isinstance(fact, SitesKnown) else started
-            done = sum(isinstance(fact, RoundFinished) for fact in facts)
-            found.append(Listed(events.parent, started, done, summary))
-    return found, damaged

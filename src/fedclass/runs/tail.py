@@ -6,29 +6,6 @@ from pathlib import Path
 
 from fedclass.errors import RunError
 from fedclass.runs.events import Event, parsed
-from fedclass.runs.layout import RunDirectory
-
-
-def runs_at(folder: Path) -> list[Path]:
-    """`folder`, if it is a run directory, or else the run directories in it, at any depth.
-
-    An empty folder right in it has yet to become one: `fedclass compare` makes the folders of all its runs first.
-    """
-    try:
-        if _is_run(folder):
-            return [folder]
-        inside = {path for path in folder.iterdir() if path.is_dir() and _is_run(path)}
-        inside |= {events.parent for events in folder.rglob("events.jsonl")}
-    except OSError as error:
-        raise RunError(f"{folder}: cannot read it ({error.strerror}); `fedclass list` shows the runs") from error
-    if not inside:
-        raise RunError(f"{folder}: neither a run directory nor a folder of them; `fedclass list` shows the runs")
-    return sorted(inside)
-
-
-def _is_run(folder: Path) -> bool:
-    directory = RunDirectory(folder)
-    return directory.events.exists() or directory.config.exists() or not any(folder.iterdir())
 
 
 @dataclass

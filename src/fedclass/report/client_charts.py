@@ -1,0 +1,144 @@
+"""Charts of clients and of what a run costs: images, losses, bytes, time."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from fedclass.report import drawing, style
+from fedclass.report.charts import Chart, mean_of_seeds, only_run, rounded
+from fedclass.report.groups import Group
+from fedclass.report.history import Cost, History
+from fedclass.report.tables import Table
+from fedclass.report.units import byte_unit, show_bytes, show_seconds
+
+MOST_DOTS = 1200  # clients x classes; above, a heat map
+MOST_OPEN = 12  # rows of a table that is shown without a click
+
+
+def clients(run: History) -> Chart | None:
+    """Images against loss: a dot per client that took part."""
+    part = [(record, record.loss) for record in run.clients if record.loss is not None]
+    if not part:
+        return None
+    rounds, losses = [record.rounds for record in run.clients], [loss for _, loss in part]
+    rows = tuple(
+        (
+            run.started.name_of(record.client),
+            *(str(n) for n in (record.images, record.classes, record.rounds)),
+            rounded(record.loss, 3),
+            str(record.rejected),
+        )
+        for record in run.clients
+    )
+    return Chart(
+        name="clients",
+        title="Clients",
+        caption="Each client's training images over the whole run, and its loss in the last round it took part in. "
+        "Larger dots took part in more rounds.",
+        alt=f"{len(part)} of {len(run.clients)} clients took part; of {run.rounds_done} rounds, a client saw "
+        f"{min(rounds)} to {max(rounds)}; last losses go from {min(losses):.3f} to {max(losses):.3f}",
+        figure=drawing.scatter(
+            [record.images for record, _ in part],
+            losses,
+            [record.rounds for record, _ in part],
+            x_label="training images",
+            y_label="last loss",
+        ),
+        numbers=Table(
+            "Clients", ("client", "images", "classes", "rounds taken part", "last loss", "rejected updates"), rows, ()
+        ),
+        open=len(rows) <= MOST_OPEN,
+    )
+
+
+def partition(run: History) -> Chart:
+    start = run.started
+    counts = np.array(start.counts)
+    held = counts.sum(axis=1)
+    if counts.size <= MOST_DOTS and len(start.classes) <= 20:
+        figure = drawing.partition_figure(counts, start.classes, start.tasks, title=f"seed {start.seed}")
+        how = "A dot's area is the number of images."
+    else:
+        figure = drawing.heat_map(
+            counts.astype(float),
+            [start.name_of(client) for client in range(len(counts))],
+            start.classes,
+            x_label="class",
+            y_label="client",
+            bar_label="training images",
+            top=float(max(1, counts.max())),
+            edges=run.edges[1:-1],
+            height=style.WIDTH - 0.5,
+        )
+        how = "Darker cells are more images; lines part the tasks."
+    per_task = [[int(row[a:b].sum()) for a, b in pairwise(run.edges)] for row in counts]
+    return Chart(
+        name="partition",
+        title="Data partition",
+        caption=f"Training images by client and class, seed {start.seed}. {how}",
+        alt=f"{len(counts)} clients hold {held.min()} to {held.max()} training images each, {held.sum()} in all",
+        figure=figure,
+        numbers=Table(
+            "Training images per client and task",
+            ("client", *(f"task {t + 1}" for t in range(len(start.tasks))), "all"),
+            tuple((start.name_of(c), *map(str, row), str(sum(row))) for c, row in enumerate(per_task)),
+            (),
+        ),
+    )
+
+
+def costs(groups: Sequence[Group]) -> list[Chart]:
+    """Bytes and time: per task for one run, per group (a mean over seeds) for several."""
+    if single := only_run(groups):
+        parts = [(f"task {cost.task + 1}", [cost], 1) for cost in single.costs]
+        what = "per task"
+    else:
+        parts = [(g.label, [cost for run in g.runs for cost in run.costs], len(g.runs)) for g in groups]
+        what = "per run" + mean_of_seeds(groups).rstrip(".")
+    if not any(costs for _, costs, _ in parts):
+        return []
+
+    def mean(value: Callable[[Cost], float]) -> list[float]:
+        return [sum(map(value, costs)) / runs for _, costs, runs in parts]
+
+    rows = [row for row, _, _ in parts]
+    up, down = mean(lambda cost: cost.bytes_up), mean(lambda cost: cost.bytes_down)
+    sent = list(zip(rows, up, down, strict=True))
+    unit, scale = byte_unit(max(*up, *down))
+    phases = dict.fromkeys(name for _, costs, _ in parts for cost in costs for name in cost.phases)
+    spent = {
+        name: [sum(cost.phases.get(name, 0.0) for cost in costs) / runs for _, costs, runs in parts] for name in phases
+    }
+    total = mean(lambda cost: cost.seconds)
+    return [
+        Chart(
+            name="bytes",
+            title="Bytes sent",
+            caption=f"Weights, and what a method declares besides them, {what}.",
+            alt="; ".join(f"{row}: {show_bytes(u)} up, {show_bytes(d)} down" for row, u, d in sent),
+            figure=drawing.bars(
+                rows,
+                {"up, to the server": [n / scale for n in up], "down, to the clients": [n / scale for n in down]},
+                x_label=unit,
+                stacked=False,
+            ),
+            numbers=Table("Bytes", ("", "up", "down"), tuple((r, f"{u:,.0f}", f"{d:,.0f}") for r, u, d in sent), ()),
+        ),
+        Chart(
+            name="time",
+            title="Time per phase",
+            caption=f"Seconds {what}, by what they were spent on.",
+            alt="; ".join(f"{row}: {show_seconds(value)}" for row, value in zip(rows, total, strict=True)),
+            figure=drawing.bars(rows, {k: v for k, v in spent.items() if any(v)}, x_label="seconds", stacked=True),
+            numbers=Table(
+                "Seconds",
+                ("", *spent, "all"),
+                tuple(
+                    (row, *(f"{value:.1f}" for value in values))
+                    for row, *values in zip(rows, *spent.values(), total, strict=True)
+                ),
+                (),
+            ),
+        ),
+    ]

@@ -1,0 +1,117 @@
+"""How charts look.
+
+All share a width that a phone shows without shrinking the text, and colours that can be told apart by the colour-blind
+(Okabe and Ito). Lines also differ in dashes and markers, bars in hatching, so that a grey print will do.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, ParamSpec
+
+import matplotlib
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure  # without pyplot: no window system, no global state
+
+INK, RULE = "#1b1f24", "#c9ced6"
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a7a")
+DASHES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo")
+PARTS = (5, 6, 3, 4, 2, 0, 1)  # colours of bars, so that two or three of them are none of a common method
+# Clear to blue, which is light to dark on a white page and dark to light on a black one; grey where there is no value.
+HEAT = LinearSegmentedColormap.from_list("heat", [(0.13, 0.5, 0.78, 0.0), (0.13, 0.5, 0.78, 0.92)]).with_extremes(
+    bad=(0.5, 0.5, 0.5, 0.15)
+)
+# The same colour in every report, for the method's default variant if there are several.
+HOMES = {"fedavg": 0, "fedclass": 1, "glfc": 2, "fedicarl": 3, "fedwa": 4, "fedclass-tuned": 5, "fedeven": 6}
+USUAL = {
+    "fedavg": "standard",
+    "fedclass": "paper",
+    "fedclass-tuned": "standard",
+    "glfc": "released",
+    "fedicarl": "icarl, nearest mean",
+    "fedwa": "wa",
+    "scaffold": "standard",
+    "derpp": "standard",
+    "fedeven": "standard",
+    "lga": "standard",
+    "fedprox": "standard",
+    "lwf": "standard",
+    "ewc": "standard",
+    "fedgkd": "standard",
+    "finetune": "no exemplars",
+    "joint": "bound, all images",
+}
+
+WIDTH, HEIGHT = 4.6, 3.0  # inches; the height is without the legend
+LONGEST = 18  # letters of a name beside an axis
+SETTINGS: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 4.5,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+P = ParamSpec("P")
+
+
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    @wraps(draw)
+    def drawn(*words: P.args, **settings: P.kwargs) -> Figure:
+        with matplotlib.rc_context(SETTINGS):
+            return draw(*words, **settings)
+
+    return drawn
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a method looks in every chart of a report."""
+
+    slot: int
+
+    @property
+    def colour(self) -> str:
+        return PALETTE[self.slot % len(PALETTE)]
+
+    @property
+    def dash(self) -> str:
+        return DASHES[self.slot % len(DASHES)]
+
+    @property
+    def marker(self) -> str:
+        return MARKERS[self.slot % len(MARKERS)]
+
+
+def styles(methods: Sequence[str], usual: Sequence[bool] = ()) -> list[Style]:
+    """A style for each: a known method has its own, its further variants and the others take what is left, in order.
+
+    usual: of several settings of a method, the first that is has the method's own style; if none is, the first.
+    """
+    slots: list[int | None] = [None] * len(methods)
+    for number in sorted(range(len(methods)), key=lambda number: not (usual and usual[number])):
+        home = HOMES.get(methods[number])
+        slots[number] = None if home in slots else home
+    left = (slot for slot in (6, 5, 0, 1, 2, 3, 4, *range(7, 7 + len(methods))) if slot not in slots)
+    return [Style(next(left) if slot is None else slot) for slot in slots]
+
+
+def plain(name: str, longest: int = LONGEST) -> str:
+    """A name as it is: a dollar sign does not begin a formula, and a long one keeps its two ends."""
+    name = "".join(letter if letter.isprintable() else "?" for letter in name)
+    if len(name) > longest:
+        name = f"{name[: longest - longest // 3 - 1]}…{name[-(longest // 3) :]}"
+    return name.replace("$", r"\$")
