@@ -26,7 +26,7 @@ HONEST = Announcement("north", {"ant": 5, "bee": None}, {"bee": None}, (8, 8, 3)
 
 
 class Answers(Connection):
-    """A line on which nodes give these answers."""
+    """A connection on which nodes give these answers."""
 
     def __init__(self, said: dict[int, Any]) -> None:
         object.__setattr__(self, "said", said)
@@ -86,7 +86,7 @@ def test_any_other_takes_no_part_and_the_reason_is_kept(said: Any, reason: str) 
 def test_a_name_stays_with_the_node_that_used_it_first_if_nodes_have_keys() -> None:
     found = roster({11: HONEST})
     found.refresh(0)
-    found.line.said[5] = HONEST  # type: ignore[attr-defined]
+    found.connection.said[5] = HONEST  # type: ignore[attr-defined]
     assert found.announcements(0).keys() == {"north"}
     assert found.node("north") == 11
     assert found.silent == {5: "calls itself 'north', which is another node's name"}
@@ -95,7 +95,7 @@ def test_a_name_stays_with_the_node_that_used_it_first_if_nodes_have_keys() -> N
 def test_without_keys_the_later_node_of_a_name_counts() -> None:
     found = roster({11: HONEST}, pin=False)
     found.refresh(0)
-    found.line.said[12] = HONEST  # type: ignore[attr-defined]
+    found.connection.said[12] = HONEST  # type: ignore[attr-defined]
     found.announcements(0)
     assert found.node("north") == 12
     assert found.silent == {11: "another node calls itself 'north' now"}
@@ -115,8 +115,8 @@ def test_without_keys_the_later_node_of_a_name_counts() -> None:
 def test_what_is_no_update_of_the_client_that_was_asked_is_missing(said: Any, reason: str) -> None:
     sites = roster({11: HONEST})
     sites.refresh(0)
-    sites.line.said[11] = said  # type: ignore[attr-defined]
-    engine = Flower(sites.line, sites, plan=lambda *_: PLAN, site=lambda _: "north", seconds=1)
+    sites.connection.said[11] = said  # type: ignore[attr-defined]
+    engine = Flower(sites.connection, sites, plan=lambda *_: PLAN, site=lambda _: "north", seconds=1)
     assert list(engine.run([Job(0, 0, 0, "train", {"w": torch.ones(1)}, None)])) == [Missing(0, reason)]
 
 
