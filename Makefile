@@ -4,6 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile all modules again
 
 .PHONY: help demo demo-flower test test-fast coverage check docs wheel bench bench-flower clean
 .DEFAULT_GOAL := help

@@ -33,6 +33,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
 
 
 WHOLE_RUNS = {"tiny_file", "federation", "project"}  # what a test that trains asks for
+LONGEST = (  # modules, or tests of them, that wait for many processes; the longest one first
+    "deploy/test_loopback.py::test_the_same_bits",
+    "deploy/test_loopback.py::test_rounds_go_on",
+    "deploy/test_security.py",
+    "engines/test_signals.py",
+    "tests/test_packaging.py",
+    "engines/test_processes.py",
+)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -41,8 +49,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and WHOLE_RUNS & set(item.fixturenames):
             item.add_marker(pytest.mark.slow)
-    longest = ("test_loopback", "test_signals", "test_security")
-    items.sort(key=lambda item: not item.nodeid.split("::")[0].endswith(tuple(f"{name}.py" for name in longest)))
+    items[:] = dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Each worker begins with its share of the longest: `--dist worksteal` cuts the list into a piece for each."""
+    longest = [[item for item in items if name in item.nodeid] for name in LONGEST]
+    others = [item for item in items if not any(name in item.nodeid for name in LONGEST)]
+    order: list[pytest.Item] = []
+    for worker in range(workers):
+        size = (len(items) - len(order)) // (workers - worker)
+        own = [item for group in longest[worker::workers] for item in group]
+        rest = max(0, size - len(own))
+        order += own + others[:rest]
+        del others[:rest]
+    return order + others
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import venv
 import zipfile
@@ -77,7 +76,8 @@ def test_wheel_and_sdist_work_in_an_environment_of_their_own(tmp_path: Path) -> 
     own = Path(
         carried_out(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip()
     )
-    (own / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    folders = [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
+    (own / "dependencies.pth").write_text("\n".join(folders) + "\n")
     install = ["install", "--no-deps", "--no-index", "--quiet", "--target", own, wheel]
     carried_out(sys.executable, "-m", "pip", *install, cwd=tmp_path)
     assert carried_out(python, "-c", "import fedclass; print(fedclass.__file__)", cwd=tmp_path).startswith(str(own))

@@ -1,6 +1,7 @@
 """Code of a user's own, for tests."""
 
 import importlib
+import shutil
 import sys
 from pathlib import Path
 
@@ -32,6 +33,7 @@ class Project:
             path = self.root / f"{name}.py"
             path.parent.mkdir(exist_ok=True)
             path.write_text(source)
+            shutil.rmtree(path.parent / "__pycache__", ignore_errors=True)  # as new as a file of the same second
             self.names.add(path.relative_to(self.root).parts[0].removesuffix(".py"))
         self.forget()
 

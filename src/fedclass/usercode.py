@@ -41,8 +41,10 @@ def _process_start() -> float:
 
 
 def _installed_folders() -> tuple[Path, ...]:
+    """Python's own, and those on the path by PYTHONPATH or a .pth file, as modules of a cluster put them there."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = {sysconfig.get_path(name) for name in names} | {*site.getsitepackages(), site.getusersitepackages()}
+    folders |= {entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")}
     return tuple(Path(folder).resolve() for folder in folders)
 
 

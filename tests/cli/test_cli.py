@@ -267,7 +267,7 @@ def test_methods_and_help_are_worth_reading(tmp_path: Path) -> None:
 def test_commands_that_train_nothing_do_not_wait_for_torch(tmp_path: Path) -> None:
     """Each in one process after the other, where nothing else could have imported it."""
     (tmp_path / "runs").mkdir()
-    commands = ["--help", "--version", "run --help", "data list", "methods", "list", "cache show"]
+    commands = ["--help", "--version", "run --help", "data list", "methods", "list", "cache show", "reproduce"]
     code = (
         "import sys\nfrom fedclass.cli import main\n"
         f"for words in {commands!r}:\n"

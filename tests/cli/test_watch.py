@@ -121,9 +121,10 @@ class Watching:
         return self.process.returncode, out, error
 
 
-def once(*words: str | Path) -> tuple[int, str, str]:
-    with watching(*words) as it:
-        return it.ends()
+def shown(*words: str | Path, cwd: Path) -> tuple[int, str, str]:
+    """What it prints of runs that are over, or cannot be read."""
+    done = called("watch", *map(str, words), cwd=cwd)
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_it_follows_a_run_from_what_is_there_through_a_resumption_to_its_results(tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def test_it_waits_for_all_runs_of_a_folder_also_for_those_that_have_yet_to_begin
 def test_runs_on_other_data_get_a_table_of_their_own(tmp_path: Path) -> None:
     write(tmp_path / "a", STARTED, RunFinished(summary=SUMMARY))
     write(tmp_path / "b", replace(STARTED, dataset="mnist"), RunFinished(summary=SUMMARY | {"dataset": "mnist"}))
-    code, out, _ = once(tmp_path)
+    code, out, _ = shown(tmp_path, cwd=tmp_path)
     assert code == 0
     titles = [line.strip() for line in out.splitlines() if line.strip().endswith("seed 0")]
     assert titles == ["synnum {2,2}, seed 0", "mnist {2,2}, seed 0"]
@@ -183,7 +184,7 @@ def test_once_is_a_line_per_run(tmp_path: Path) -> None:
     write(tmp_path / "a", STARTED, a_round(0, 0), a_round(0, 1), Warned(message="odd"))
     (tmp_path / "b").mkdir()
     write(tmp_path / "c", STARTED, RunFinished(summary=SUMMARY))
-    code, out, error = once(tmp_path, "--once")
+    code, out, error = shown(tmp_path, "--once", cwd=tmp_path)
     assert (code, error) == (0, "")
     lines = out.splitlines()
     assert lines[0] == "a: task 1/2, round 2/3, 2 clients, loss 0.500, accuracy 30.0 %, about 8 s left"
@@ -241,7 +242,7 @@ def test_an_interrupt_ends_it_quietly(tmp_path: Path) -> None:
 def test_what_is_no_run_ends_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     for where, what in ((tmp_path, "neither a run directory nor"), (tmp_path / "nowhere", "No such file")):
-        code, _, error = once(where)
+        code, _, error = shown(where, cwd=tmp_path)
         assert code == 4
         assert error.startswith("error: ")
         assert what in error
@@ -249,7 +250,7 @@ def test_what_is_no_run_ends_in_one_line(tmp_path: Path) -> None:
     write(tmp_path / "run", STARTED)
     with RunDirectory(tmp_path / "run").events.open("a") as log:
         log.write("no event\n")
-    code, _, error = once(tmp_path / "run")
+    code, _, error = shown(tmp_path / "run", cwd=tmp_path)
     assert code == 4
     assert "events.jsonl, line 2: not an event of fedclass" in error
     assert error.count("\n") == 1

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key, load_ssh_public_key
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
+from commands import called
 from fedclass.deploy.keys import make_keys
 from fedclass.errors import ConfigError
 
@@ -191,9 +192,8 @@ def test_a_folder_that_others_can_read_is_refused(tmp_path: Path) -> None:
         make_keys(file, hosts=["fl.example.org"])
 
 
-def fedclass(*words: str, cwd: Path, before: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", f"{before}from fedclass.cli import main; main()", "deploy", "keys", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+def fedclass(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return called("deploy", "keys", *words, cwd=cwd)
 
 
 def test_the_command_prints_what_to_run_where(tmp_path: Path) -> None:
@@ -226,7 +226,9 @@ def test_the_command_prints_what_to_run_where(tmp_path: Path) -> None:
 
 
 def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
-    done = fedclass("--host", "a", cwd=tmp_path, before="import sys; sys.modules['cryptography'] = None; ")
+    code = "import sys; sys.modules['cryptography'] = None; from fedclass.cli import main; main()"
+    words = [sys.executable, "-c", code, "deploy", "keys", "--host", "a"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == "error: this needs Flower; pip install 'fedclass[flower]'\n"
     assert list(tmp_path.iterdir()) == []

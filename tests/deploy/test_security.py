@@ -75,7 +75,7 @@ class Link:
         finally:
             process.terminate()  # Flower's processes then end their own children
             try:
-                process.wait(20)
+                process.wait(120)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -157,7 +157,7 @@ def test_a_registered_key_is_let_in(link: Link, tmp_path: Path) -> None:
         wait_until(lambda: "SuperNode ID:" in log.read_text() or process.poll() is not None, "the SuperNode")
         assert process.poll() is None, log.read_text()
         assert link.states() == ["online", "registered"]
-    assert link.states() == ["offline", "registered"]
+    wait_until(lambda: link.states() == ["offline", "registered"], "the link to know that the site has gone")
 
 
 def test_no_key_is_refused(link: Link, tmp_path: Path) -> None:

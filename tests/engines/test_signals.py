@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,29 +23,24 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc"),
 ]
 
-NESTED = ["--methods", "fedavg,fedwa", "--workers", "2"]  # the first task is learned once, by a process with workers
-
-
-def settings(overrides: list[str]) -> list[str]:
-    return [word for override in overrides for word in ("--set", override)]
-
-
-# A long run, started once; each trial is a copy of it in a session of its own, as a terminal would start it.
-TRIALS = """
-import os, sys
+COMPARE = ["compare", "--methods", "fedavg,fedwa"]  # the first task is learned once, by a process with workers
+# Imports once what commands need; each is then carried out by a copy, in a session of its own, as in a terminal.
+COPIES = """
+import json, os, sys
 import torch
 import fedclass.cli, fedclass.experiment.launch, fedclass.report.tables, fedclass.sinks
 torch.set_num_threads(1)
 print("ready", flush=True)
 for line in sys.stdin:
-    name = line.strip()
+    folder, *words = json.loads(line)
     child = os.fork()
     if child == 0:
         os.setsid()
-        for file, mode in ((1, "out"), (2, "err")):
-            os.dup2(os.open(f"{name}.{mode}", os.O_WRONLY | os.O_CREAT), file)
+        os.chdir(folder)
+        for file, name in ((1, "stdout"), (2, "stderr")):
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), file)
         os.close(0)
-        sys.argv = ["fedclass", "compare", *sys.argv[1:], "--out", name]
+        sys.argv = ["fedclass", *words]
         code = 0
         try:
             fedclass.cli.main()
@@ -57,34 +53,50 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture
-def trials(tiny_settings: list[str], tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    words = settings([*tiny_settings, "train.rounds=100000"])
+@dataclass(frozen=True)
+class Copies:
+    """fedclass commands with workers, one after the other."""
+
+    process: subprocess.Popen[str]
+    words: list[str]
+
+    def start(self, *words: str, cwd: Path, rounds: int = 100000) -> int:
+        """The number of its process, which leads a session; usually one that goes on until it is stopped."""
+        assert self.process.stdin
+        words = (*words, "--workers", "2", *self.words, "--set", f"train.rounds={rounds}")
+        print(json.dumps([str(cwd), *words]), file=self.process.stdin, flush=True)
+        return self._answer()
+
+    def ended(self) -> int:
+        """Its exit code, or minus the signal that ended it."""
+        return self._answer()
+
+    def _answer(self) -> int:
+        assert self.process.stdout
+        return int(self.process.stdout.readline())
+
+
+@pytest.fixture(scope="module")
+def copies(tiny_settings: list[str]) -> Iterator[Copies]:
     with subprocess.Popen(
-        [sys.executable, "-c", TRIALS, *NESTED, *words],
-        cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        [sys.executable, "-c", COPIES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout
         assert process.stdout.readline() == "ready\n"
-        yield process
+        yield Copies(process, [word for setting in tiny_settings for word in ("--set", setting)])
         assert process.stdin
         process.stdin.close()
 
 
-def test_an_interrupt_of_all_processes_at_any_moment_ends_in_one_line(
-    trials: subprocess.Popen[str], tmp_path: Path
-) -> None:
+def test_an_interrupt_of_all_processes_at_any_moment_ends_in_one_line(copies: Copies, tmp_path: Path) -> None:
     """While the first process starts, while that one starts its workers, while they work; then some time later.
 
     Every second one is followed by more of them: who presses Ctrl-C is impatient.
     """
-    assert trials.stdin
-    assert trials.stdout
     chance = random.Random(0)
-    for number, processes in enumerate((2, 2, 3, 4, 4)):  # in the session, with Python's own
+    for number, processes in enumerate((2, 3, 4, 4)):  # in the session, with Python's own
         name = f"trial-{number}"
-        print(name, file=trials.stdin, flush=True)
-        leader = int(trials.stdout.readline())
+        leader = copies.start(*COMPARE, "--out", name, cwd=tmp_path)
         wait_until(lambda: len(below(leader)) >= processes, f"{processes} processes")  # noqa: B023
         time.sleep(chance.uniform(0, 1))
         os.killpg(leader, signal.SIGINT)
@@ -92,32 +104,27 @@ def test_an_interrupt_of_all_processes_at_any_moment_ends_in_one_line(
             time.sleep(0.02)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(leader, signal.SIGINT)
-        assert int(trials.stdout.readline()) == 130
+        assert copies.ended() == 130
         wait_until(lambda: not session(leader), "the end of all processes")  # noqa: B023
-        said = (tmp_path / f"{name}.err").read_text()
+        said = (tmp_path / "stderr").read_text()
         assert said == f"stopped; to go on, type the same again with --out {name}\n"
+        (tmp_path / "stderr").unlink()
 
 
-def test_what_other_processes_hear_of_an_interrupt_changes_nothing(tiny_settings: list[str], tmp_path: Path) -> None:
+def test_what_other_processes_hear_of_an_interrupt_changes_nothing(copies: Copies, tmp_path: Path) -> None:
     """Each gets it over and over, from its first moment to its last; the first one, which would end them, does not."""
-    words = settings([*tiny_settings, "train.rounds=3", "train.local_epochs=36"])
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedclass", "compare", *NESTED, *words, "--out", "both"],
-        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    leader = copies.start(*COMPARE, "--out", "both", cwd=tmp_path, rounds=12)
     interrupted: dict[int, int] = {}
-    while process.poll() is None:
-        for pid in below(process.pid):
+    while alive(leader):
+        for pid in below(leader):
             try:
                 os.kill(pid, signal.SIGINT)
             except ProcessLookupError:
                 continue
             interrupted[pid] = interrupted.get(pid, 0) + 1
         time.sleep(0.002)
-    assert process.stderr
-    with process.stderr as stream:
-        assert stream.read() == ""
-    assert process.returncode == 0
+    assert copies.ended() == 0
+    assert (tmp_path / "stderr").read_text() == ""
     assert len(interrupted) >= 4
     assert sum(interrupted.values()) > 100
     assert (tmp_path / "both" / "results.md").exists()
@@ -132,25 +139,20 @@ def test_what_other_processes_hear_of_an_interrupt_changes_nothing(tiny_settings
     ],
 )
 def test_a_signal_to_the_first_process_ends_all_of_them(
-    command: str, number: signal.Signals, code: int, tiny_settings: list[str], tmp_path: Path
+    command: str, number: signal.Signals, code: int, copies: Copies, tmp_path: Path
 ) -> None:
-    words = settings([*tiny_settings, "train.rounds=100000"])
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedclass", command, *words, "--workers", "2", "--out", "out"],
-        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+    leader = copies.start(command, "--out", "out", cwd=tmp_path)
     events = tmp_path / "out" / ("" if command == "run" else "fedavg-s0") / "events.jsonl"
     wait_until(
-        lambda: process.poll() is not None or (events.exists() and events.read_text().count("RoundFinished") > 2),
-        "three rounds",
+        lambda: not alive(leader) or (events.exists() and events.read_text().count("RoundFinished") > 2), "three rounds"
     )
-    assert len([pid for pid in below(process.pid) if alive(pid)]) >= (3 if command == "run" else 4)
-    process.send_signal(number)
-    _, errors = process.communicate()  # until the last process has closed it
-    assert process.returncode == code
+    assert len([pid for pid in below(leader) if alive(pid)]) >= (3 if command == "run" else 4)
+    os.kill(leader, number)
+    assert copies.ended() == code
+    wait_until(lambda: not session(leader), "the end of all processes")
     how = "type: fedclass run --resume out" if command == "run" else "type the same again with --out out"
-    assert errors == ("" if number == signal.SIGKILL else f"stopped; to go on, {how}\n")
-    wait_until(lambda: not session(process.pid), "the end of all processes")
+    said = (tmp_path / "stderr").read_text()
+    assert said == ("" if number == signal.SIGKILL else f"stopped; to go on, {how}\n")
     lines = events.read_text().splitlines(keepends=True)
     assert all(json.loads(line) for line in lines if line.endswith("\n"))
     assert not [path for path in (tmp_path / "out").rglob("*") if path.suffix == ".tmp"]

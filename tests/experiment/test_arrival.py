@@ -49,7 +49,6 @@ def test_clients_learn_from_what_has_reached_them(arrival: str, tiny: Tiny, tmp_
     ("arrival", "weighting", "method"),
     [
         ("staggered", "with-exemplars", "fedclass"),
-        ("own-order", "new-data", "fedclass"),
         ("own-order", "new-data", "derpp"),
     ],
 )

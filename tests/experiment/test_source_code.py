@@ -265,6 +265,17 @@ print([path for path in opened_by("net") if not path.endswith("net.py")])
     assert done.stdout == "[]\n"
 
 
+def test_packages_that_the_path_has_from_elsewhere_are_installed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By PYTHONPATH or a .pth file. As the user's own, torch alone would be thousands of files to read."""
+    place = tmp_path / "lib" / "site-packages"
+    monkeypatch.syspath_prepend(place)
+    monkeypatch.syspath_prepend(tmp_path / "mine")
+    assert place.resolve() in usercode._installed_folders()
+    assert (tmp_path / "mine").resolve() not in usercode._installed_folders()
+
+
 # Doubts.
 
 DOUBTFUL = {

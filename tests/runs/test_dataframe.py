@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pandas
 import pytest
 
 import fedclass
@@ -80,6 +79,8 @@ def test_rounds_that_were_not_tested_have_no_row_and_repeated_ones_one(folder: P
 
 
 def test_pandas_takes_them_as_they_are(folder: Path) -> None:
+    import pandas  # by this test alone, and for seconds
+
     table = pandas.DataFrame(fedclass.results(folder))
     means = table.groupby("method.beta")["accuracy_last"].mean()
     assert means[2.5] == pytest.approx(sum(row["accuracy_last"] for row in fedclass.results(folder)) / 2)
