@@ -7,6 +7,7 @@ import site
 import sys
 import sysconfig
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -122,8 +123,28 @@ def imported(path: str, *, where: str) -> object:
             return getattr(importlib.import_module(module_name), name)
     except Exception as error:  # it is the user's module: anything may come out of it
         raise ConfigError(
-            f"{where}: cannot import {path!r} ({error}); it must read package.module:name, importable from here"
+            f"{where}: cannot import {path!r} ({reason(error)}); it must read package.module:name, importable from here"
         ) from error
+
+
+def frames_of(error: BaseException) -> list[tuple[FrameType, int]]:
+    """The frames that an error has passed, from the outermost on, each with its line."""
+    return list(traceback.walk_tb(error.__traceback__))
+
+
+def is_own(frame: FrameType) -> bool:
+    """The frame is of code that is neither ours nor installed."""
+    return not ours_or_installed(str(frame.f_globals.get("__name__", "")), frame.f_globals.get("__file__"))
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong, and where: the last line of the user's own that led to it, if there is one."""
+    own = [(frame, line) for frame, line in frames_of(error) if is_own(frame)]
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if not own:
+        return what
+    frame, line = own[-1]
+    return f"{what} ({frame.f_code.co_filename}, line {line}, in {frame.f_code.co_name})"
 
 
 def _heard(event: str, details: tuple[object, ...]) -> None:

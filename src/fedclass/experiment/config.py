@@ -21,10 +21,11 @@ from fedclass.federation.server_optimizer import ServerSettings
 from fedclass.federation.train_settings import TrainSettings
 from fedclass.methods import METHODS, Method
 from fedclass.methods.base import can_be_balanced, parameters
-from fedclass.methods.declare import check_declared
+from fedclass.methods.declare import Declaration, check_declared, found
 from fedclass.models.build import build_model
 from fedclass.models.head import HeadInit
 from fedclass.models.incremental import IncrementalModel
+from fedclass.usercode import reason
 
 MEASURED = "measured"
 LARGEST_SIDE = 4096  # pixels
@@ -161,8 +162,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         check_parameters(type(self.method), where=f"method: {self.method_name!r}")
-        declared = self.method.declare()
-        check_declared(declared, where=f"method: {self.method_name!r}")
+        declared = _declared(self.method, where=f"method: {self.method_name!r}")
         if declared.assumes_sgd and not self.optimizer.plain:
             raise ConfigError(
                 f"[optimizer]: {self.method_name} ({self.method.variant_name}) computes with steps of SGD; set "
@@ -219,6 +219,19 @@ SECTIONS: dict[str, type[Any]] = {
     "faults": FaultSettings,
     "evaluation": EvaluationSettings,
 }
+
+
+def _declared(method: Method, *, where: str) -> Declaration:
+    try:
+        declared = method.declare()
+    except Exception as error:  # it is the user's code: anything may come out of it
+        raise ConfigError(f"{where}: {type(method).__name__}.declare: {reason(error)}") from error
+    if not isinstance(declared, Declaration):
+        raise ConfigError(
+            f"{where}: {type(method).__name__}.declare: must return a Declaration; it returned {found(declared)}"
+        )
+    check_declared(declared, where=where)
+    return declared
 
 
 def check_parameters(kind: type[Method], *, where: str) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from fedclass.data.paths import absolute
-from fedclass.errors import ConfigError
+from fedclass.errors import ConfigError, FedclassError
 from fedclass.experiment.config import SECTIONS, Experiment, check_parameters
 from fedclass.methods import METHODS, Method
 from fedclass.runs.moved_keys import MOVED, relocated
 from fedclass.schema import did_you_mean, only_known, read_table
-from fedclass.usercode import imported
+from fedclass.usercode import imported, reason
 
 ARGS = [["model", "args"], ["data", "args"]]  # tables within tables
 Table = dict[str, Any]
@@ -102,7 +102,13 @@ def experiment(table: Mapping[str, Any], *, where: str = "recipe") -> Experiment
         raise ConfigError(f"{where}: method must be a table, [method] with a name")
     name = method_table.get("name", "fedclass")
     parameters_given = {key: value for key, value in method_table.items() if key != "name"}
-    method = read_table(find_method(name), parameters_given, f"{where} [method]")
+    kind = find_method(name)
+    try:
+        method = read_table(kind, parameters_given, f"{where} [method]")
+    except FedclassError:
+        raise
+    except Exception as error:  # of its own __post_init__
+        raise ConfigError(f"{where} [method]: {kind.__name__} cannot be made: {reason(error)}") from error
     return Experiment(seed=seed, method_name=name, method=method, **sections)
 
 
