@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedclass.errors import ConfigError, FedclassError
-from fedclass.experiment.launch import run_one
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.launch import run_one
 
 Tiny = Callable[..., Experiment]
 UserModule = Callable[[str, str], str]

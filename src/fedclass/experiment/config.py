@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -25,7 +26,7 @@ from fedclass.methods.declare import Declaration, check_declared, found
 from fedclass.models.build import build_model
 from fedclass.models.head import HeadInit
 from fedclass.models.incremental import IncrementalModel
-from fedclass.usercode import reason
+from fedclass.usercode import reason, remember
 
 MEASURED = "measured"
 LARGEST_SIDE = 4096  # pixels
@@ -159,6 +160,7 @@ class Experiment:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     method_name: str = "fedclass"
     method: Method = field(default_factory=METHODS["fedclass"])
+    objects: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)  # those that no module has
 
     def __post_init__(self) -> None:
         check_parameters(type(self.method), where=f"method: {self.method_name!r}")
@@ -177,6 +179,11 @@ class Experiment:
             raise ConfigError("[faults] stragglers: with train.local_epochs = 1 nobody can do fewer; raise it")
         if declared.replay in ("none", "all") and self.memory.keeps:  # so that a stored recipe says what was kept
             object.__setattr__(self, "memory", replace(self.memory, per_client=0, per_class=None))
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """In another process: what cannot be imported there is found under the same name."""
+        self.__dict__.update(state)
+        remember(self.objects)
 
     def seed_of(self, purpose: Purpose) -> int:
         own: int | None = getattr(self.seeds, purpose)

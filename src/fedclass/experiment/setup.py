@@ -25,7 +25,7 @@ from fedclass.federation.store import ClientStore
 from fedclass.federation.train_settings import chosen_device
 from fedclass.models.incremental import IncrementalModel
 from fedclass.rng import generator, streams_restored
-from fedclass.usercode import reason
+from fedclass.usercode import imported, reason
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,9 @@ def check_device(name: str, *, where: str) -> None:
 def prepare(experiment: Experiment) -> Setup:
     """Everything that can go wrong before training goes wrong here."""
     check_device(experiment.train.device, where="[train] device")
+    for path, given in experiment.objects.items():
+        if imported(path, where=path) is not given:
+            raise ConfigError(f"{path} was defined again since this experiment was loaded; load it again, too")
     experiment.stream.check(experiment.train.rounds)
     data = load(
         experiment.data.name,
