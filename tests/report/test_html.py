@@ -494,7 +494,7 @@ def test_a_large_run_stays_small(made):
 def test_a_place_that_cannot_be_written_is_one_clear_error(made, told, tmp_path):
     history = read_history(made(events=told()[:1]))
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match=r"cannot be written \(.*\); choose another --out"):
+    with pytest.raises(RunError, match=r"cannot be written \(.*\); choose another place"):
         write_report([history], tmp_path / "file" / "report.html", tmp_path / "file" / "figures")
     with pytest.raises(RunError, match=r"cannot be written \(Is a directory\)"):
         write_report([history], tmp_path, tmp_path / "figures")

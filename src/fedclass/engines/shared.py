@@ -39,7 +39,7 @@ class Shared(Generic[T]):
         except OSError as error:
             raise RunError(
                 f"cannot put {self._size / 1e6:.0f} MB of data where all workers see them ({error.strerror}); "
-                "free some memory, or use --engine inprocess"
+                "free some memory, or use the engine inprocess"
             ) from error
 
     def open(self) -> T:

@@ -49,7 +49,7 @@ def load(
         _set_model(table, model)
     if seed is not None:
         table["seed"] = seed
-    given = [as_override(*item) for item in overrides.items()] if isinstance(overrides, Mapping) else overrides
+    given = typed_overrides(overrides)
     _only_one_place(given)
     for override in given:
         _override(table, override)
@@ -177,6 +177,13 @@ def find_method(name: str) -> type[Method]:
     return METHODS[name]
 
 
+def typed_overrides(overrides: Sequence[str] | Mapping[str, object]) -> list[str]:
+    """As on the command line, `train.rounds=2`."""
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides = {overrides!r}: give a dict, or a list, such as ['train.rounds=2']")
+    return [as_override(*item) for item in overrides.items()] if isinstance(overrides, Mapping) else list(overrides)
+
+
 def as_override(key: str, value: object) -> str:
     """As it would be typed; a text that could be read as something else is quoted."""
     if isinstance(value, str):
@@ -199,7 +206,7 @@ def _only_one_place(overrides: Sequence[str]) -> None:
     given = {override.partition("=")[0].strip() for override in overrides}
     for old, new in MOVED.items():
         if {old, new} <= given:
-            raise ConfigError(f"--set {old}: has moved to {new}, and both are given; leave {old} out")
+            raise ConfigError(f"{old}: has moved to {new}, and both are given; leave {old} out")
 
 
 def _override(table: Table, override: str) -> None:
@@ -207,11 +214,11 @@ def _override(table: Table, override: str) -> None:
     key, equals, text = override.partition("=")
     key = key.strip()
     if key in MOVED:
-        _hint(f"--set {key}: is now {MOVED[key]}")
+        _hint(f"{key}: is now {MOVED[key]}")
         key = MOVED[key]
     parts = key.split(".")
     if not equals or not all(parts) or (len(parts) > 2 and parts[:-1] not in ARGS):
-        raise ConfigError(f"--set {override}: write it as table.key=value, such as train.rounds=2")
+        raise ConfigError(f"{override}: write it as table.key=value, such as train.rounds=2")
     value = _read(text)
     if len(parts) == 1:
         table[parts[0]] = value
@@ -221,7 +228,7 @@ def _override(table: Table, override: str) -> None:
     for at, part in enumerate(sections):
         inner = inner.setdefault(part, {})
         if not isinstance(inner, dict):
-            raise ConfigError(f"--set {override}: {'.'.join(sections[: at + 1])} is not a table")
+            raise ConfigError(f"{override}: {'.'.join(sections[: at + 1])} is not a table")
     if section == "memory" and name in ("per_client", "per_class"):
         inner.pop("per_client", None)  # the two exclude each other: the last one given counts
         inner.pop("per_class", None)

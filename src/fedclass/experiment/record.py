@@ -186,7 +186,7 @@ class Record:
         try:
             self.done.add(self.parts.known[-1], state, self.store.states, self.directory.events)
         except OSError as error:  # a full disk, or a folder that others own: this run does not need it
-            message = f"task {state.task} cannot be kept for later runs ({error}); --no-reuse does not try to"
+            message = f"task {state.task} cannot be kept for later runs ({error}); a run without reuse does not try to"
             self.tell(Warned(message=message))
 
 

@@ -95,7 +95,7 @@ def check_places(directory: RunDirectory, experiment: Experiment) -> None:
     for key, path in (("data.path", experiment.data.path), ("partition.path", experiment.partition.path)):
         if path and not Path(path).exists():
             raise DataError(
-                f"{directory.root}: {key} = {path}: is not there any more; if it has moved, add --set {key}=PLACE, and "
+                f"{directory.root}: {key} = {path}: is not there any more; if it has moved, give {key}=PLACE, and "
                 "its content is compared"
             )
 

@@ -59,12 +59,12 @@ def write_report(runs: Sequence[History], page: Path, pictures: Path, *, picture
         if picture is not None:
             shown = [chart for chart in report.charts if chart.name in PICTURED]
             if not shown:
-                raise RunError(f"--picture {picture}: there is no test of the model yet to draw")
+                raise RunError(f"{picture}: there is no test of the model yet to draw")
             label = ". ".join(chart.alt for chart in shown)
             write_atomically(picture, rendering.side_by_side([chart.figure for chart in shown], label=label))
     except OSError as error:
         raise RunError(
-            f"{error.filename or page}: cannot be written ({error.strerror}); choose another --out"
+            f"{error.filename or page}: cannot be written ({error.strerror}); choose another place"
         ) from error
 
 
