@@ -151,7 +151,7 @@ def compared(
     kind: str = "compare",
     told: "Callable[[Experiment], None]" = lambda _: None,
 ) -> Study:
-    """Run what is missing; write results.md, results.tex and results.csv. told: hears of the first experiment before."""
+    """Run what is missing; write results.md, results.tex and results.csv. told: hears of the first experiment."""
     from fedclass.experiment.grid import expand, read_seeds
 
     root = Path(out).expanduser() if out is not None else fresh(f"{Path(recipe or 'defaults').stem}-{kind}")

@@ -211,9 +211,7 @@ def frames_of(error: BaseException) -> list[tuple[FrameType, int]]:
 
 
 def is_own(frame: FrameType) -> bool:
-    """The frame is of code that is neither ours nor installed, wherever packages are."""
-    if {"site-packages", "dist-packages"} & set(Path(frame.f_code.co_filename).parts):
-        return False
+    """The frame is of code that is neither ours nor installed."""
     return not ours_or_installed(str(frame.f_globals.get("__name__", "")), frame.f_globals.get("__file__"))
 
 

@@ -1,4 +1,4 @@
-"""Errors in a user's own code: one message with method, hook, client, round, and the user's line."""
+"""Errors in a user's own builders: one message with method, hook, client, round, and the user's line."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -100,18 +100,18 @@ WRONG = [
     ("after_step(self, client)", "return 1", r"Mine\.after_step: must return nothing"),
     ("end_round(self, client)", "return {}", r"Mine\.end_round: must return an Outcome; it returned a dict"),
     ("end_round(self, client)", 'client.weights["head.bias"].add_(1)\nreturn Outcome()',
-     r"round 1: Mine\.end_round: changes client\.weights\['head.bias'\] in place; change a clone"),
+     r"round 1: Mine\.end_round: changes client\.weights in place; change a clone"),
     ("loss(self, client, batch)", 'client.weights["head.bias"].add_(1)\nreturn super().loss(client, batch)',
-     r"Mine\.loss or adjust or after_step: changes client\.weights\['head.bias'\] in place"),
+     r"Mine\.loss or adjust or after_step: changes client\.weights in place"),
     ("aggregate(self, server, updates)", "return server.mean(updates)",
      r"task 1, round 1: Mine\.aggregate: must return a pair, the model's weights and the method's state; it"),
     ("aggregate(self, server, updates)", 'return {"a": torch.zeros(1)}, {}', r"Mine\.aggregate: names differ"),
     ("aggregate(self, server, updates)", 'm = server.mean(updates)\nreturn {n: t.double() for n, t in m.items()}, {}',
      r"Mine\.aggregate: .* is torch\.float64 instead of torch\.float32"),
-    ("end_task(self, server, reports)", "w = server.weights\nreturn {n: t * float('nan') for n, t in w.items()}, {}",
+    ("end_task(self, server, reports)", 'w = server.weights\nreturn {**w, "head.bias": w["head.bias"] * torch.nan}, {}',
      r"task 1, end of the task: Mine\.end_task: .* holds NaN or infinite values"),
     ("end_task(self, server, reports)", 'server.weights["head.bias"].zero_()\nreturn server.weights, server.state',
-     r"Mine\.end_task: changes server\.weights\['head.bias'\] in place"),
+     r"Mine\.end_task: changes server\.weights in place"),
     ("start(self, server)", "return None", r"Mine\.start: must return tensors by name; it returned None"),
     ("predict(self, model, images, state)", "return model(images)[:, :1]",
      r"Mine\.predict: must return scores \(\d+, 2\); it returned a tensor \(\d+, 1\)"),
@@ -184,23 +184,29 @@ class Shape(torch.nn.Module):
     ("override", "message"),
     [
         (
-            "model.name=code:broken",
-            r"\[model\] name: calling 'code:broken' failed: RuntimeError: .*code\.py, line 7, in br",
+            "model.name=builders:broken",
+            r"\[model\] name: calling 'builders:broken' failed: RuntimeError: .*builders\.py, line 7, in br",
         ),
         (
-            "model.name=code:Shape",
-            r"'code:Shape' cannot take images of 3x8x8: RuntimeError.*code\.py, line 14, in forward",
+            "model.name=builders:Shape",
+            r"'builders:Shape' cannot take images of 3x8x8: RuntimeError.*builders\.py, line 14, in forward",
         ),
-        ("model.name=code:adapted", r"add_lora: 'conv\*' matches no weight of Linear"),
-        ("data.name=code:broken", r"data\.name: 'code:broken' failed: RuntimeError: .*code\.py, line 7, in broken"),
-        ("data.transform=code:broken", r"\[data\] transform: 'code:broken' cannot take .*code\.py, line 7, in broken"),
+        ("model.name=builders:adapted", r"add_lora: 'conv\*' matches no weight of Linear"),
+        (
+            "data.name=builders:broken",
+            r"data\.name: 'builders:broken' failed: RuntimeError: .*builders\.py, line 7, in broken",
+        ),
+        (
+            "data.transform=builders:broken",
+            r"\[data\] transform: 'builders:broken' cannot take .*builders\.py, line 7, in broken",
+        ),
     ],
 )
 def test_builders_loaders_and_transforms_are_named_too(
     override: str, message: str, tiny: Tiny, user_module: UserModule, tmp_path: Path
 ) -> None:
     """The user's line, not that of the library it calls; and no directory is left behind."""
-    user_module("code", CODE)
+    user_module("builders", CODE)
     with pytest.raises(FedclassError, match=message):
         run_one(tiny(override), tmp_path / "run")
     assert not (tmp_path / "run").exists()

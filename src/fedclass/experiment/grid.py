@@ -111,9 +111,9 @@ def _typed(key: str, values: object) -> str:
     return f"{key}={','.join(json.dumps(text) if ',' in text and text[0] not in OPENING else text for text in texts)}"
 
 
-def read_seeds(seeds: str | int | Iterable[int]) -> list[int]:
+def read_seeds(given: str | int | Iterable[int]) -> list[int]:
     """0,1,2 or 0-2 or 0-2,7; or numbers."""
-    text = str(seeds) if isinstance(seeds, str | int) else ",".join(map(str, seeds))
+    text = str(given) if isinstance(given, str | int) else ",".join(map(str, given))
     seeds: list[int] = []
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)

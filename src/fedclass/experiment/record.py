@@ -229,6 +229,7 @@ def summarised(curriculum: Curriculum, state: State, model: Tensors, engine: str
         "seed": e.seed,
         "engine": engine,
         **metrics.summarise(state.confusions, sizes),
+        **metrics.summarise_clients(state.confusions[-1], facts.counts),
         **metrics.summarise_validation(state.validations, sizes),
         **facts.coverage,
         "bytes_up": state.totals.bytes_up,

@@ -104,8 +104,8 @@ class Checks:
 
         def check(*hooks: str) -> None:
             changed = [name for name, version in versions().items() if before.get(name, version) != version]
-            if changed:
-                fault = f"changes {changed[0]} in place; change a clone() of it, and return that"
-                self._refuse(" or ".join(hooks), fault)
+            if changed:  # tensors of a model lie in one piece, and are counted together
+                what = changed[0] if len(changed) == 1 else changed[0].partition("[")[0]
+                self._refuse(" or ".join(hooks), f"changes {what} in place; change a clone() of it, and return that")
 
         return check

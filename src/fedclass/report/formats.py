@@ -31,7 +31,7 @@ DATA = {
     "fashion-mnist": "Fashion-MNIST",
     "synnum": "Drawn digits",
 }
-MEASURED = ("accuracy_", "forgetting_", "bwt")  # figures on test images
+MEASURED = ("accuracy_", "worst_client", "forgetting_", "bwt")  # figures on test images
 
 LATEX = {
     **{character: f"\\{character}" for character in "&%$#_{}"},

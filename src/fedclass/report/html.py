@@ -185,9 +185,10 @@ def _tiles(run: History) -> list[Tile]:
 
 def _about_clients(runs: Sequence[History]) -> list[Chart]:
     first = runs[0]
-    chart = client_charts.clients(first) if len(runs) == 1 else None
+    shown = first.shown()
+    about = [client_charts.clients(shown), client_charts.client_accuracy(shown)] if len(runs) == 1 else []
     partition = [client_charts.partition(first)] if first.started.classes else []  # sites may not have told yet
-    return [*partition, *([chart] if chart else [])]
+    return [*partition, *(chart for chart in about if chart is not None)]
 
 
 def _other_seeds(groups: Sequence[Group]) -> list[str]:
