@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from itertools import product
 from pathlib import Path
 
@@ -58,8 +58,9 @@ def methods_given(methods: str | Sequence[str | type[Method] | Method]) -> list[
 def _own_method(method: type[Method] | Method) -> Choice:
     """Under the name of its class, and of those parameters that are not the default."""
     e = load(None, method=method)
-    usual = {f.name: f.default for f in fields(e.method)}
-    changed = {name: value for name, value in parameters(e.method).items() if value != usual[name]}
+    needs_some = any(f.default is MISSING and f.default_factory is MISSING for f in fields(e.method))
+    usual = {} if needs_some else parameters(type(e.method)())
+    changed = {name: value for name, value in parameters(e.method).items() if name not in usual or value != usual[name]}
     return Choice(":".join([e.method_name, *(as_override(*item) for item in changed.items())]), method)
 
 
