@@ -15,14 +15,10 @@ class _Report(ModuleType):
     def __call__(
         self, places: Place | Iterable[Place], *, out: Place | None = None, picture: Place | None = None
     ) -> Path:
-        """Write a page about a run, or about several side by side, and its figures; returns the page.
+        """As `fedclass.report.page.report`."""
+        from fedclass.report.page import report
 
-        places: run directories, or folders with runs in them.  out: the page; by default report.html in the place, or
-        in this folder if there are several.  picture: an SVG file for accuracy and forgetting over rounds.
-        """
-        from fedclass.report.page import write
-
-        return write(places, out=out, picture=picture).page
+        return report(places, out=out, picture=picture)
 
 
 sys.modules[__name__].__class__ = _Report

@@ -19,12 +19,17 @@ class Written:
     runs: int
 
 
-def write(places: Place | Iterable[Place], *, out: Place | None = None, picture: Place | None = None) -> Written:
-    """A page about a run, or about several side by side, and its figures as SVG, PDF and PNG.
+def report(places: Place | Iterable[Place], *, out: Place | None = None, picture: Place | None = None) -> Path:
+    """Write a page about a run, or about several side by side, and its figures; returns the page.
 
-    places: run directories, or folders with run directories in them.  out: the page; by default report.html in the
-    place, or in this folder if there are several.  picture: an SVG file for accuracy and forgetting over rounds.
+    places: run directories, or folders with runs in them.  out: the page; by default report.html in the place, or in
+    this folder if there are several.  picture: an SVG file for accuracy and forgetting over rounds.
     """
+    return write(places, out=out, picture=picture).page
+
+
+def write(places: Place | Iterable[Place], *, out: Place | None = None, picture: Place | None = None) -> Written:
+    """The page and the folder of its figures, as SVG, PDF and PNG; arguments as of `report`."""
     given = [places] if isinstance(places, str | os.PathLike) else list(places)
     folders = [Path(place).expanduser() for place in given]
     drawn = None if picture is None else Path(picture).expanduser()
