@@ -1,7 +1,6 @@
 """Recipes: TOML files, overrides of the command line, and the experiment that they describe."""
 
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
@@ -14,7 +13,7 @@ from fedclass.errors import ConfigError
 from fedclass.experiment.config import SECTIONS, Experiment, check_parameters
 from fedclass.methods import METHODS, Method
 from fedclass.runs.moved_keys import MOVED, relocated
-from fedclass.schema import did_you_mean, only_known, read_table
+from fedclass.schema import did_you_mean, only_known, read_table, read_toml, toml_value
 from fedclass.usercode import imported
 
 ARGS = [["model", "args"], ["data", "args"]]  # tables within tables
@@ -59,14 +58,12 @@ def read_recipe(recipe: str | None) -> tuple[str, Table]:
     if recipe in known and not path.is_file():
         path = known[recipe]
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = read_toml(path)
     except OSError as error:
         hint = did_you_mean(recipe, known) or f"recipes that come along: {', '.join(known)}"
         if recipe == "default":  # its former name
             hint = "the demonstration's is called demo; without a recipe, every key has its default"
         raise ConfigError(f"{recipe}: cannot read the recipe ({error.strerror}); {hint}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a TOML file: {error}") from error
     for section in ("data", "partition"):
         inner = table.get(section)
         if isinstance(inner, dict) and isinstance(inner.get("path"), str):
@@ -130,7 +127,7 @@ def _only_one_place(overrides: Sequence[str]) -> None:
 
 
 def _override(table: Table, override: str) -> None:
-    """`train.rounds=2` in a recipe's tables. The value is TOML where it can be read as such, and text otherwise."""
+    """`train.rounds=2` in a recipe's tables."""
     key, equals, text = override.partition("=")
     key = key.strip()
     if key in MOVED:
@@ -139,10 +136,7 @@ def _override(table: Table, override: str) -> None:
     parts = key.split(".")
     if not equals or not all(parts) or (len(parts) > 2 and parts[:-1] not in ARGS):
         raise ConfigError(f"--set {override}: write it as table.key=value, such as train.rounds=2")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
+    value = toml_value(text)
     if len(parts) == 1:
         table[parts[0]] = value
         return
