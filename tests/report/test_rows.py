@@ -7,7 +7,8 @@ import pytest
 from fedclass.errors import ConfigError, RunError
 from fedclass.methods.bounds import FineTune, Joint
 from fedclass.methods.fedclass import Form
-from fedclass.report.rows import TOLD_BY_VARIANT, Label, find, flat, read_config, rows, text
+from fedclass.report.rows import TOLD_BY_VARIANT, Label, find, rows, text
+from fedclass.runs.config_file import flat, read_config
 
 
 def names(results):
@@ -142,10 +143,8 @@ def test_values_look_as_they_are_typed():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "has no config.toml"),
+        (None, "config.toml: cannot be read"),
         ("method = [", "is damaged"),
-        ("seed = 0\n", "is damaged"),
-        ("method = 3", "is damaged"),
     ],
 )
 def test_a_run_without_a_readable_recipe_is_named(tmp_path, content, message):

@@ -31,12 +31,13 @@ def report(
 
     Example:  fedclass report runs/my-comparison
     """
-    from fedclass.report.history import find_runs, read_history
+    from fedclass.report.history import read_history
     from fedclass.report.html import write_report
+    from fedclass.runs.find import find_all
 
     if picture is not None and picture.suffix != ".svg":
         raise ConfigError(f"--picture {picture}: is an SVG file; let its name end in .svg")
-    histories = [read_history(path) for path in find_runs(runs)]
+    histories = [read_history(path) for path in find_all(runs)]
     if out is None and len(runs) == 1:
         page, pictures = runs[0] / "report.html", runs[0] / "figures"
     else:

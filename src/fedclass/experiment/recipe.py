@@ -12,7 +12,7 @@ from fedclass.data.paths import absolute
 from fedclass.errors import ConfigError
 from fedclass.experiment.config import SECTIONS, Experiment, check_parameters
 from fedclass.methods import METHODS, Method
-from fedclass.runs.moved_keys import MOVED, relocated
+from fedclass.runs.config_file import MOVED, relocated
 from fedclass.schema import did_you_mean, only_known, read_table, read_toml, toml_value
 from fedclass.usercode import imported
 

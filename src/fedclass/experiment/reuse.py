@@ -15,6 +15,7 @@ from fedclass.experiment.task_cache import TaskCache, usual_folder
 from fedclass.federation.store import ClientState
 from fedclass.federation.train_settings import chosen_device
 from fedclass.methods.base import Method
+from fedclass.runs.config_file import flat
 from fedclass.runs.events import (
     Event,
     EventLog,
@@ -26,7 +27,6 @@ from fedclass.runs.events import (
     Warned,
     read_events,
 )
-from fedclass.runs.layout import flat
 from fedclass.schema import json_sha256
 
 # The whole recipe is part of a key, but for these, which something else in the key stands for.

@@ -9,7 +9,7 @@ from fedclass.errors import RunError
 from fedclass.report.history import History
 from fedclass.report.rows import APART, Setting, labels
 from fedclass.report.style import USUAL, Style, styles
-from fedclass.runs.layout import flat
+from fedclass.runs.config_file import flat
 from fedclass.runs.summary import Result
 
 

@@ -1,14 +1,11 @@
 """Which runs make one row of a table: those that differ in nothing but their seed."""
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 from fedclass.errors import ConfigError, RunError
-from fedclass.runs.layout import RunDirectory, flat
-from fedclass.runs.moved_keys import relocated
+from fedclass.runs.config_file import flat, read_config
 from fedclass.runs.summary import Result
 
 # A row averages over seeds; where the files are and tests in the middle of a task change no result; the method and the
@@ -77,19 +74,6 @@ class Row:
     @property
     def seeds(self) -> tuple[int, ...]:
         return tuple(run.summary["seed"] for run in self.runs)
-
-
-def read_config(root: Path) -> dict[str, Any]:
-    """The stored recipe of a run."""
-    path = RunDirectory(root).config
-    try:
-        config, _ = relocated(tomllib.loads(path.read_text(encoding="utf-8")), where=str(path))
-        config["method"]["name"]
-    except OSError as error:
-        raise RunError(f"{root}: has no config.toml ({error.strerror}); is it a run directory?") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path}: is damaged ({error})") from error
-    return config
 
 
 def text(value: object) -> str:

@@ -3,11 +3,10 @@
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -145,12 +144,3 @@ def write_atomically(path: Path, content: str | bytes, *, mode: int = 0o666) -> 
     except OSError:
         part.unlink(missing_ok=True)
         raise
-
-
-def flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's keys as --set writes them: {"train": {"rounds": 2}} as {"train.rounds": 2}."""
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        inner = flat(value) if isinstance(value, dict) else {}
-        found |= {f"{name}.{key}": entry for key, entry in inner.items()} or {name: value}
-    return found
