@@ -53,6 +53,8 @@ def read_table(kind: type[Any], table: object, where: str) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"][:1])
+        if first["type"] == "missing":
+            raise ConfigError(f"{where}: {key} is missing") from error
         raise ConfigError(f"{where}: {key} = {table.get(key)!r}: {first['msg']}") from error
     for key, value in table.items():
         got = getattr(read, key)
