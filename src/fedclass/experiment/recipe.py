@@ -109,7 +109,7 @@ def find_method(name: str) -> type[Method]:
         found = imported(name, where="method")
         if not (isinstance(found, type) and issubclass(found, Method) and is_dataclass(found)):
             raise ConfigError(
-                f"method: {name!r} must be a dataclass that derives from fedclass.FedAvg or fedclass.Method"
+                f"method: {name!r} must be a dataclass that derives from fedclass.FedAvg or fedclass.methods.Method"
             )
         check_parameters(found, where=f"method: {name!r}")
         return found
