@@ -179,7 +179,7 @@ def test_an_unfinished_run_is_left_out_with_a_warning_and_no_runs_are_an_error(t
     assert "fedavg (standard)" in result.stdout
     assert result.stderr == "warning: runs/begun: not finished, left out\n"
     (run / "config.toml").unlink()
-    assert "has no config.toml" in failed("table", "runs/run", cwd=tmp_path, code=4)
+    assert "config.toml: cannot be read" in failed("table", "runs/run", cwd=tmp_path, code=4)
 
 
 @pytest.mark.slow

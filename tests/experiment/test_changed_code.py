@@ -169,7 +169,7 @@ def test_a_run_that_went_on_elsewhere_is_not_kept_for_others(
     """Its bits may be those of neither machine; its code is the same."""
     root = tmp_path / "cut"
     stopped(tiny("train.rounds=3"), root)
-    for module in ("resume", "sources", "reuse"):
+    for module in ("resume", "source_code", "reuse"):
         monkeypatch.setattr(f"fedclass.experiment.{module}.fingerprint", lambda: {"processor": "abacus"})
     summary, _ = went_on(tiny("train.rounds=3"), root, reuse=True)
     assert (summary["mixed_code"], len(parts(root))) == (False, 2)

@@ -31,7 +31,7 @@ from fedclass.experiment.resume import _of_today, check_config, differences
 from fedclass.experiment.setup import prepare
 from fedclass.federation.store import ClientState, Kept
 from fedclass.report.history import read_history
-from fedclass.report.rows import read_config
+from fedclass.runs.config_file import MOVED, read_config
 from fedclass.runs.events import (
     Event,
     RunFinished,
@@ -42,7 +42,6 @@ from fedclass.runs.events import (
     read_events,
 )
 from fedclass.runs.layout import RunDirectory
-from fedclass.runs.moved_keys import MOVED
 from stopping import Stop, stop_after
 
 Tiny = Callable[..., Experiment]

@@ -15,7 +15,7 @@ from fedclass import metrics
 from fedclass.errors import RunError
 from fedclass.report import client_charts, curve_charts, style
 from fedclass.report.groups import group
-from fedclass.report.history import find_runs, read_history
+from fedclass.report.history import read_history
 from fedclass.report.html import build, remarks, write_report
 from fedclass.report.rendering import save
 from fedclass.runs.events import (
@@ -27,6 +27,7 @@ from fedclass.runs.events import (
     UpdateRejected,
     Warned,
 )
+from fedclass.runs.find import find_all
 
 
 class Page(HTMLParser):
@@ -86,7 +87,7 @@ class Page(HTMLParser):
 
 
 def page_of(*paths) -> Page:
-    return Page(build([read_history(path) for path in find_runs(paths)]).page)
+    return Page(build([read_history(path) for path in find_all(paths)]).page)
 
 
 def confusions(events):
@@ -402,7 +403,7 @@ def test_a_method_has_its_colour_in_every_report(made, several):
 def test_the_usual_variant_and_a_finished_run_come_first_for_the_methods_colour(made, told):
     made("all/a", variant="released")
     made("all/b", events=told(seed=1)[:7])
-    others = group([read_history(path) for path in find_runs([made("all/c").parent])])
+    others = group([read_history(path) for path in find_all([made("all/c").parent])])
     assert {g.label: g.style.slot for g in others} == {
         "fedclass (released)": 6,
         "fedclass (paper), unfinished": 5,
@@ -472,12 +473,12 @@ def test_runs_that_cannot_be_compared_are_one_clear_error(made, other, message):
     made("all/a")
     made("all/b", **other)
     with pytest.raises(RunError, match=message):
-        group([read_history(path) for path in find_runs([made("all/c", seed=5).parent])])
+        group([read_history(path) for path in find_all([made("all/c", seed=5).parent])])
 
 
 def test_runs_whose_images_are_at_sites_are_not_compared_by_images(made):
     made("all/a", sha256="")
-    found = group([read_history(path) for path in find_runs([made("all/b", seed=5).parent])])
+    found = group([read_history(path) for path in find_all([made("all/b", seed=5).parent])])
     assert sum(len(each.runs) for each in found) == 2
 
 

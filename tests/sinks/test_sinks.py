@@ -15,6 +15,7 @@ import pytest
 from fedclass.errors import ConfigError
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.launch import run_one
+from fedclass.runs.config_file import flat
 from fedclass.runs.events import (
     Event,
     EventLog,
@@ -27,7 +28,6 @@ from fedclass.runs.events import (
     read_events,
 )
 from fedclass.sinks import SINKS, open_sinks
-from fedclass.sinks.base import flat
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),  # MLflow's own queries

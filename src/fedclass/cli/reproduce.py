@@ -82,7 +82,8 @@ def reproduce(
     from fedclass.report.formats import markdown
     from fedclass.report.paper import Beside, beside_csv, beside_table, find
     from fedclass.report.rows import labels
-    from fedclass.runs.layout import flat, write_atomically
+    from fedclass.runs.config_file import flat
+    from fedclass.runs.layout import write_atomically
     from fedclass.runs.summary import Result
     from fedclass.studies import How, carry_out, said_when_stopped, setting
 
@@ -171,7 +172,7 @@ def _choices(part: "Part", recipe: str, entries: "Sequence[Choice]") -> "list[tu
 
 def _changed(experiment: "Experiment", recipe: "Experiment") -> tuple[str, ...]:
     from fedclass.report.rows import text
-    from fedclass.runs.layout import flat
+    from fedclass.runs.config_file import flat
 
     now, usual = (flat(e.to_tables()) for e in (experiment, recipe))
     return tuple(

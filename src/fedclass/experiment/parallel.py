@@ -49,58 +49,92 @@ def run_all(
     stop the others. Returns what went wrong, by the experiment's number.
 
     workers: cores to use, all by default.  reuse: of experiments that begin in the same way, one learns the first task
-    and the others wait for it; cores that are free meanwhile help it.  changed_code: as of `run_one`.  prepared: is
+    and the others wait for it; cores that are free meanwhile help it.  changed_code: as in `run_one`.  prepared: is
     called once nothing can be wrong any more with any experiment, before the first one is run.
     """
     leave_if_unguarded()
     firsts, files = _prepared(experiments, reuse=reuse, changed_code=changed_code)
     prepared()
-    how = {"go_on": True, "reuse": reuse, "changed_code": changed_code}
     total = workers or cores()
     at_a_time = min(total, max(len(set(firsts)), 1))
     each: dict[str, Any] = {"engine": None, "workers": total // at_a_time} if total > at_a_time else {}
-    told: Queue[Told] = CONTEXT.Queue()
-    waiting = list(range(len(experiments)))
-    running: dict[int, BaseProcess] = {}
-    beginning: dict[int, str] = {}  # what those are learning that are in their first task
-    failures: dict[int, FedclassError] = {}
+    runs = _Runs(experiments, firsts, files, {**each, "go_on": True, "reuse": reuse, "changed_code": changed_code})
     try:
-        while waiting or running:
-            ready = [number for number in waiting if firsts[number] not in beginning.values()]
-            if ready and len(running) < total:
-                number = ready[0]
-                waiting.remove(number)
-                beginning[number] = firsts[number]
-                sent = pickled(experiments[number])
-                with signals_later():
-                    running[number] = new_process(_work, number, sent, files[number], {**each, **how}, told)
-                continue
-            gone = [number for number, process in running.items() if process.exitcode is not None]
-            try:
-                number, message = told.get(timeout=0.2)
-            except queue.Empty:
-                for number in gone:  # whatever it had to say has been heard by now
-                    code = running.pop(number).exitcode
-                    check_guarded(code)
-                    beginning.pop(number, None)
-                    failures[number] = RunError(f"{experiments[number][1]}: its process ended early, with code {code}")
-                continue
-            if message is None or isinstance(message, FedclassError):
-                running.pop(number).join()
-                beginning.pop(number, None)
-                if message is not None:
-                    failures[number] = message
-                continue
-            listen(number, message)
-            if isinstance(message, RunFinished) or (isinstance(message, TaskStarted) and message.task > 0):
-                beginning.pop(number, None)
+        while runs.waiting or runs.running:
+            if (number := runs.ready()) is not None and len(runs.running) < total:
+                runs.start(number)
+            else:
+                runs.hear(listen)
     finally:
+        runs.end()
+    return runs.failures
+
+
+class _Runs:
+    """Experiments that wait, run in a process each, or have failed, by number.
+
+    firsts: what the first task of each is known by.  files: its code.  how: as `run_one` takes it.
+    """
+
+    def __init__(
+        self,
+        experiments: Sequence[Launch],
+        firsts: Sequence[str],
+        files: Sequence[Mapping[str, str | None]],
+        how: dict[str, Any],
+    ) -> None:
+        self.experiments, self.firsts, self.files, self.how = experiments, firsts, files, how
+        self.told: Queue[Told] = CONTEXT.Queue()
+        self.waiting = list(range(len(experiments)))
+        self.running: dict[int, BaseProcess] = {}
+        self.beginning: dict[int, str] = {}  # what those are learning that are in their first task
+        self.failures: dict[int, FedclassError] = {}
+
+    def ready(self) -> int | None:
+        """The next one whose first task nobody is learning at the moment."""
+        return next((number for number in self.waiting if self.firsts[number] not in self.beginning.values()), None)
+
+    def start(self, number: int) -> None:
+        self.waiting.remove(number)
+        self.beginning[number] = self.firsts[number]
+        sent = pickled(self.experiments[number])
         with signals_later():
-            for process in running.values():
+            self.running[number] = new_process(_work, number, sent, self.files[number], self.how, self.told)
+
+    def hear(self, listen: Callable[[int, Event], None]) -> None:
+        """The next message; if there is none for a while, the end of processes that will send none any more."""
+        gone = [number for number, process in self.running.items() if process.exitcode is not None]
+        try:
+            number, message = self.told.get(timeout=0.2)
+        except queue.Empty:
+            for number in gone:  # whatever it had to say has been heard by now
+                self._died(number)
+            return
+        if message is None or isinstance(message, FedclassError):
+            self.running.pop(number).join()
+            self._over(number, message)
+            return
+        listen(number, message)
+        if isinstance(message, RunFinished) or (isinstance(message, TaskStarted) and message.task > 0):
+            self.beginning.pop(number, None)
+
+    def _died(self, number: int) -> None:
+        code = self.running.pop(number).exitcode
+        check_guarded(code)
+        self._over(number, RunError(f"{self.experiments[number][1]}: its process ended early, with code {code}"))
+
+    def _over(self, number: int, failure: FedclassError | None) -> None:
+        self.beginning.pop(number, None)
+        if failure is not None:
+            self.failures[number] = failure
+
+    def end(self) -> None:
+        """Of whatever still runs."""
+        with signals_later():
+            for process in self.running.values():
                 process.terminate()
-        for process in running.values():
+        for process in self.running.values():
             process.join()
-    return failures
 
 
 def _prepared(

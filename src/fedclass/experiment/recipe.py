@@ -2,7 +2,6 @@
 
 import json
 import sys
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
@@ -17,8 +16,8 @@ from fedclass.errors import ConfigError, FedclassError
 from fedclass.experiment.config import SECTIONS, Experiment, check_parameters
 from fedclass.methods import METHODS, Method
 from fedclass.methods.base import parameters
-from fedclass.runs.moved_keys import MOVED, relocated
-from fedclass.schema import did_you_mean, only_known, read_table
+from fedclass.runs.config_file import MOVED, relocated
+from fedclass.schema import did_you_mean, only_known, read_table, read_toml, toml_value
 from fedclass.usercode import imported, named, reason, without_file
 
 ARGS = [["model", "args"], ["data", "args"]]  # tables within tables
@@ -106,14 +105,12 @@ def read_recipe(recipe: str | None) -> tuple[str, Table]:
     if recipe in known and not path.is_file():
         path = known[recipe]
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = read_toml(path)
     except OSError as error:
         hint = did_you_mean(recipe, known) or f"recipes that come along: {', '.join(known)}"
         if recipe == "default":  # its former name
             hint = "the demonstration's is called demo; without a recipe, every key has its default"
         raise ConfigError(f"{recipe}: cannot read the recipe ({error.strerror}); {hint}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a TOML file: {error}") from error
     for section in ("data", "partition"):
         inner = table.get(section)
         if isinstance(inner, dict) and isinstance(inner.get("path"), str):
@@ -167,7 +164,7 @@ def find_method(name: str) -> type[Method]:
         found = imported(name, where="method")
         if not (isinstance(found, type) and issubclass(found, Method) and is_dataclass(found)):
             raise ConfigError(
-                f"method: {name!r} must be a dataclass that derives from fedclass.FedAvg or fedclass.Method"
+                f"method: {name!r} must be a dataclass that derives from fedclass.FedAvg or fedclass.methods.Method"
             )
         check_parameters(found, where=f"method: {name!r}")
         return found
@@ -187,19 +184,11 @@ def typed_overrides(overrides: Sequence[str] | Mapping[str, object]) -> list[str
 def as_override(key: str, value: object) -> str:
     """As it would be typed; a text that could be read as something else is quoted."""
     if isinstance(value, str):
-        return f"{key}={value}" if _read(value) == value else f"{key}={json.dumps(value)}"
+        return f"{key}={value}" if toml_value(value) == value else f"{key}={json.dumps(value)}"
     try:
         return f"{key}={json.dumps(value, allow_nan=False)}"
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{key} = {value!r}: use finite numbers, text, or lists of them ({error})") from error
-
-
-def _read(text: str) -> object:
-    """As TOML, where it can be read as such."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text.strip()
 
 
 def _only_one_place(overrides: Sequence[str]) -> None:
@@ -210,7 +199,7 @@ def _only_one_place(overrides: Sequence[str]) -> None:
 
 
 def _override(table: Table, override: str) -> None:
-    """`train.rounds=2` in a recipe's tables. The value is TOML where it can be read as such, and text otherwise."""
+    """`train.rounds=2` in a recipe's tables."""
     key, equals, text = override.partition("=")
     key = key.strip()
     if key in MOVED:
@@ -219,7 +208,7 @@ def _override(table: Table, override: str) -> None:
     parts = key.split(".")
     if not equals or not all(parts) or (len(parts) > 2 and parts[:-1] not in ARGS):
         raise ConfigError(f"{override}: write it as table.key=value, such as train.rounds=2")
-    value = _read(text)
+    value = toml_value(text)
     if len(parts) == 1:
         table[parts[0]] = value
         return

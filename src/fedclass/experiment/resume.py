@@ -13,8 +13,9 @@ from fedclass.experiment.curriculum import Curriculum
 from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.recipe import experiment, load
 from fedclass.experiment.setup import Setup
+from fedclass.runs.config_file import flat
 from fedclass.runs.events import RunStarted, read_events
-from fedclass.runs.layout import RunDirectory, flat
+from fedclass.runs.layout import RunDirectory
 
 PLACES = {"data.path", "partition.path"}  # files may have moved: what they hold is compared instead
 

@@ -20,18 +20,17 @@ from fedclass.experiment.checkpoint import State, Totals
 from fedclass.experiment.curriculum import Counts, Curriculum, Tested, Trial
 from fedclass.experiment.record import Listener, Record
 from fedclass.experiment.reuse import Reuse
+from fedclass.experiment.server_hooks import ServerHooks
 from fedclass.federation import server_optimizer
 from fedclass.federation.aggregation import Aggregation, standing_out
 from fedclass.federation.evaluate import confusion
 from fedclass.federation.faults import dropped_out
-from fedclass.federation.hooks import Checks, failures_named
+from fedclass.federation.hooks import failures_named
 from fedclass.federation.server import Missing, breakage, sample, usable
 from fedclass.federation.store import MemoryStore
 from fedclass.federation.train_settings import chosen_device
-from fedclass.methods.base import ServerContext
 from fedclass.methods.declare import Sizes, grown
-from fedclass.models.incremental import IncrementalModel
-from fedclass.rng import generator, seed_streams, streams_restored
+from fedclass.rng import generator, streams_restored
 from fedclass.runs.events import (
     RoundFinished,
     TaskFinished,
@@ -43,7 +42,7 @@ from fedclass.runs.events import (
 )
 from fedclass.runs.layout import RunDirectory, Writing
 from fedclass.usercode import watching
-from fedclass.wire import Job, Tensors, Update, Weights, nbytes, sha256
+from fedclass.wire import Job, Tensors, Update, Weights, nbytes
 
 
 def run(
@@ -104,7 +103,7 @@ class Run:
         self.model = curriculum.build().to(chosen_device(self.experiment.train.device))
         self.totals = Totals()
         self.checkpoint_seconds = 0.0
-        self._sent: tuple[str, Tensors] = "", {}  # the last broadcast
+        self.hooks = ServerHooks(curriculum, self.model)
 
     @property
     def schedule(self) -> Schedule:
@@ -118,10 +117,6 @@ class Run:
         while self.curriculum.begin(state.task, self.tell):
             state = self._task(state)
         return state
-
-    def _seed(self, hook: str, *where: int) -> None:
-        """Before the user's code runs here."""
-        seed_streams(self.experiment.seed_of("training"), "user code", "server", hook, *where)
 
     def _seconds(self) -> float:
         """Since the run began, without the time it was stopped."""
@@ -165,9 +160,9 @@ class Run:
         moments = grown(state.optimizer, self.experiment.server.declare(), self.model, before)
         weights = self.model.weights()
         if task == 0:
-            self._seed("start", task)
+            self.hooks.seed("start", task)
             with watching():
-                own = self._own(self._call("start", self._server(task, 0, weights, own)))
+                _, own = self.hooks.call("start", self.hooks.context(task, 0, weights, own))
         learners = self.curriculum.learners(task, self.experiment.train.rounds - 1, self.tell)
         names = self.schedule.names(self.schedule.new_classes(task))
         self.tell(TaskStarted(task=task, new_classes=names, clients=len(learners)))
@@ -243,12 +238,12 @@ class Run:
         wanted, seed = self.experiment.server.participation, self.experiment.seed_of("training")
         return sample(clients, participation=wanted, seed=seed, task=state.task, round=state.round)
 
-    def _dispatch(self, state: State, asked: Sequence[int], phases: dict[str, float]) -> "Answers":
+    def _dispatch(self, state: State, asked: Sequence[int], phases: dict[str, float]) -> Answers:
         """Jobs for these clients, and what will come back. phases: where the time spent waiting is counted."""
         task, round, weights = state.task, state.round, state.weights
         assert weights is not None
         teacher = state.last if self.declared.teacher == "previous task" else None
-        broadcast, frozen = self._broadcast(self.declared.broadcast, state.method), self.model.frozen_sha256
+        broadcast, frozen = self.hooks.broadcast(self.declared.broadcast, state.method), self.model.frozen_sha256
         gone = self._dropped_out(state, asked)
         at_work = [client for client in asked if client not in gone]
         jobs = [Job(client, task, round, "train", weights, teacher, broadcast, frozen) for client in at_work]
@@ -257,7 +252,7 @@ class Run:
         self.totals.bytes_down += down
 
         def before(number: int) -> None:
-            self._seed("aggregate", task, round, number)  # whatever clients and listeners have drawn here
+            self.hooks.seed("aggregate", task, round, number)  # whatever clients and listeners have drawn here
 
         return Answers(timed(self._usable(jobs), phases, "clients"), len(jobs), down, before, weights)
 
@@ -269,16 +264,16 @@ class Run:
             self.tell(UpdateMissing(task=task, round=round, client=client, reason="dropped out (faults.dropout)"))
         return gone
 
-    def _aggregate(self, state: State, answers: "Answers") -> State:
+    def _aggregate(self, state: State, answers: Answers) -> State:
         """The state with the model that the method and the server's optimizer make of the updates."""
         assert state.weights is not None
         updates, settings = iter(answers), self.experiment.server
         first = next(updates, None)  # none at all could not be averaged
         if first is not None:
             mean = Aggregation(self.experiment.aggregation, state.weights, self.curriculum)
-            server = replace(self._server(state.task, state.round, state.weights, state.method), mean=mean)
-            weights, own = self._call("aggregate", server, chain([first], updates))
-            answers.clipped, own = mean.clipped, self._own(own)
+            server = replace(self.hooks.context(state.task, state.round, state.weights, state.method), mean=mean)
+            weights, own = self.hooks.call("aggregate", server, chain([first], updates))
+            answers.clipped = mean.clipped
             weights, moments = server_optimizer.step(settings, self.model, state.weights, weights, state.optimizer)
             fault = breakage(self.model, weights, state.weights, self._noise())
             if fault is None:
@@ -300,7 +295,7 @@ class Run:
         height, width, _ = self.curriculum.image
         return torch.randn(2, 3, height, width, generator=generator(0, "noise")).to(self.model.device)
 
-    def _tell_undone(self, state: State, fault: str, answers: "Answers") -> None:
+    def _tell_undone(self, state: State, fault: str, answers: Answers) -> None:
         found = [self.curriculum.named(client) for client in standing_out(answers.moved, answers.claimed)]
         suspects = f"these stand out by size or by claimed examples: {', '.join(found)}" if found else "none stands out"
         message = (
@@ -319,59 +314,6 @@ class Run:
             if (validation := self._validate(state.weights, state.method)) is not None:
                 return None, validation  # who chooses by these sees test figures at the end of tasks only
             return self._evaluate(state.task, state.weights, state.method, must=False).confusion, None
-
-    # The method's own state.
-
-    def _server(self, task: int, round: int, weights: Weights, own: Tensors) -> ServerContext:
-        """What the method's hooks at the server are given."""
-        new = self.schedule.new_classes(task)
-
-        def build() -> IncrementalModel:
-            model = self.curriculum.build().to(self.model.device)
-            model.grow_to(new.stop, seed=self.experiment.seed_of("initialisation"))
-            return model
-
-        return ServerContext(
-            task=task,
-            round=round,
-            rounds=self.experiment.train.rounds,
-            old_classes=new.start,
-            sizes=Sizes.of(self.model),
-            clients=len(self.curriculum.everyone()),
-            weights=weights,
-            state={name: own[name] for name in self.declared.server if name in own},  # in the declared order
-            generator=generator(self.experiment.seed_of("training"), "server", "task", task, "round", round),
-            device=self.model.device,
-            build=build,
-            mean=Aggregation(self.experiment.aggregation, weights, self.curriculum),
-        )
-
-    def _call(self, hook: str, server: ServerContext, *rest: object) -> Any:
-        """What a hook of the method returns, if it is of the right kind."""
-        check = Checks(self._where(server.task, server.round), self.method, RunError)
-        unchanged = check.unchanged(**{"server.state": server.state, "server.weights": server.weights})
-        with failures_named(check.where, self.method, RunError):
-            made = getattr(self.method, hook)(server, *rest)
-        unchanged(hook)
-        if hook != "start":
-            check.weights_and_state(hook, made, server.weights, sane=hook != "aggregate")
-        check.tensors(hook, made if hook == "start" else made[1], self.declared.server, server.sizes)
-        return made
-
-    def _where(self, task: int, round: int) -> str:
-        rounds = self.experiment.train.rounds
-        return f"task {task + 1}, {f'round {round + 1}' if round < rounds else 'end of the task'}"
-
-    def _own(self, own: Tensors) -> Tensors:
-        """A method's state as it is kept."""
-        return {name: tensor.detach().cpu() for name, tensor in own.items()}
-
-    def _broadcast(self, names: Sequence[str], own: Tensors) -> Tensors:
-        """The same object as before if it has the same content, so that it need not be sent again."""
-        now = {name: own[name] for name in names if name in own}
-        if sha256(now) != self._sent[0]:
-            self._sent = sha256(now), now
-        return self._sent[1]
 
     def _usable(self, jobs: list[Job]) -> Iterator[Update]:
         """Run the jobs; count bytes, tell what comes in, and leave out what cannot be used."""
@@ -396,24 +338,23 @@ class Run:
         """Let every client choose its exemplars and report to the method, which has the last word on the model."""
         task, rounds, weights = state.task, self.experiment.train.rounds, state.weights
         assert weights is not None
-        self._seed("end_rounds", task)
-        weights, own = self._call("end_rounds", self._server(task, rounds, weights, state.method))
-        own = self._own(own)
+        self.hooks.seed("end_rounds", task)
+        weights, own = self.hooks.call("end_rounds", self.hooks.context(task, rounds, weights, state.method))
         everyone, frozen = self.curriculum.everyone(), self.model.frozen_sha256
         jobs = [Job(client, task, rounds, "end_task", weights, None, frozen=frozen) for client in everyone]
         updates = list(self._usable(jobs))
         selects = self.declared.select or self.experiment.memory.select
         if self.declared.uploads.get("end_task") or self.declared.rows or selects in HERDING:
             self.totals.bytes_down += len(jobs) * nbytes(weights)
-        self._seed("end_task", task)
-        weights, own = self._call("end_task", self._server(task, rounds, weights, own), [u.extras for u in updates])
-        own = self._own(own)
+        self.hooks.seed("end_task", task)
+        closing = self.hooks.context(task, rounds, weights, own)
+        weights, own = self.hooks.call("end_task", closing, [u.extras for u in updates])
         if not set(self.declared.predicts_with) <= own.keys():
             raise RoundError(
                 f"task {task + 1}: no client sent its {' and '.join(self.declared.predicts_with)}, without which "
                 "nothing can be predicted; its events.jsonl says why each was rejected or missing"
             )
-        with failures_named(self._where(task, rounds), self.method, RunError):
+        with failures_named(self.hooks.where(task, rounds), self.method, RunError):
             never = self.method.never_predicted(own)
         if never:
             names = ", ".join(map(repr, self.schedule.names(never[:5]))) + (" ..." if len(never) > 5 else "")
@@ -426,10 +367,10 @@ class Run:
 
     def _evaluate(self, task: int, weights: Weights, own: Tensors, *, must: bool) -> Tested:
         """must: wait for images without which the task could not be tested."""
-        own = self._broadcast(self.declared.predicts_with, own)
+        own = self.hooks.broadcast(self.declared.predicts_with, own)
 
         def here(test: Split) -> Counts:
-            self._seed("evaluate", task)
+            self.hooks.seed("evaluate", task)
             return self._tested(weights, own, test)
 
         def at_clients(clients: Sequence[int]) -> Iterator[Update]:

@@ -1,6 +1,5 @@
 """From a name in a recipe to a model."""
 
-import difflib
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from fedclass.models.head import HeadInit
 from fedclass.models.incremental import IncrementalModel, Normalisation
 from fedclass.models.resnet import BACKBONES, Norm
 from fedclass.rng import seed_streams, streams_restored
+from fedclass.schema import did_you_mean
 from fedclass.usercode import imported, reason, watching
 
 
@@ -37,8 +37,7 @@ def _backbone(name: str, norm: Norm, args: Mapping[str, Any]) -> nn.Module:
             )
         backbone = BACKBONES[name](norm)
     else:
-        near = difflib.get_close_matches(name, BACKBONES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "or package.module:build for your own"
+        hint = did_you_mean(name, BACKBONES) or "or package.module:build for your own"
         raise ConfigError(f"[model] name: unknown model {name!r}; known: {', '.join(BACKBONES)}; {hint}")
     if not isinstance(backbone, nn.Module):
         raise ConfigError(f"[model] name: {name!r} built a {type(backbone).__name__} instead of an nn.Module")

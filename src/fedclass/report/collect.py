@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedclass.errors import RunError
+from fedclass.runs.find import find_runs
 from fedclass.runs.layout import RunDirectory
 from fedclass.runs.order import Order
 from fedclass.runs.summary import Result
@@ -19,9 +20,7 @@ def collect(paths: Sequence[Path], warn: Callable[[str], None]) -> tuple[list[Re
     found: dict[Path, Result] = {}
     against = None
     for path in paths:
-        if not path.is_dir():
-            raise RunError(f"{path}: no such folder; `fedclass list` shows the runs")
-        roots = [events.parent for events in path.rglob("events.jsonl")]
+        roots = find_runs(path)
         orders = {folder: Order.read(folder) for folder in sorted({root.parent for root in roots}, key=_natural)}
         places = {folder: number for number, folder in enumerate(orders)}
         roots.sort(key=lambda root: (places[root.parent], orders[root.parent].place(root.name), _natural(root)))

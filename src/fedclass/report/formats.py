@@ -6,23 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedclass.report.known_methods import KNOWN
 from fedclass.report.rows import Row, Setting, check_seeds, rows
 from fedclass.report.tables import TEST, VALIDATION, Table, chosen, images_of, reference_row, streams
 from fedclass.runs.summary import Result
 
 COMPARED = ("global", "forgetting", *(f"task {number}" for number in range(1, 100)))  # how columns of figures end
 WIDE = 84  # letters; more do not fit into one column of a page
-METHODS = {
-    "fedavg": "FedAvg",
-    "fedeven": "FedEven",
-    "fedclass": "FedCLASS",
-    "fedclass-tuned": "FedCLASS-tuned",
-    "glfc": "GLFC",
-    "fedicarl": "FedICARL",
-    "fedwa": "FedWA",
-    "scaffold": "SCAFFOLD",
-    "derpp": "DER++",
-}
+TITLES = {method: known.title for method, known in KNOWN.items() if known.title is not None}
 DATA = {
     "cifar10": "CIFAR-10",
     "svhn": "SVHN",
@@ -103,14 +94,14 @@ def best_cells(table: Table) -> set[tuple[int, int]]:
 
 def _titled(row: Sequence[str]) -> list[str]:
     """A row whose first cell names the method as papers do."""
-    return [_named(row[0], METHODS).replace(" (standard)", "", 1), *row[1:]]
+    return [_named(row[0], TITLES).replace(" (standard)", "", 1), *row[1:]]
 
 
 def _caption(title: str) -> str:
     """A title, which begins with the data or ends with the reference of differences."""
     start = "Differences from "
     if title.startswith(start):
-        return start + _named(title.removeprefix(start), METHODS).replace(" (standard)", "", 1)
+        return start + _named(title.removeprefix(start), TITLES).replace(" (standard)", "", 1)
     return _named(title, DATA)
 
 

@@ -15,7 +15,8 @@ from fedclass.report.groups import Group, differing, group, names
 from fedclass.report.history import History
 from fedclass.report.tables import Table, results_tables
 from fedclass.report.units import show_bytes, show_seconds
-from fedclass.runs.layout import flat, write_atomically
+from fedclass.runs.config_file import flat
+from fedclass.runs.layout import write_atomically
 from fedclass.runs.progress import left_out
 
 PICTURED = ("accuracy-over-rounds", "forgetting-over-rounds")

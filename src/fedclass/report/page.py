@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedclass.errors import ConfigError
-from fedclass.report.history import find_runs, read_history
+from fedclass.report.history import read_history
 from fedclass.report.html import write_report
+from fedclass.runs.find import find_all
 
 Place = str | os.PathLike[str]
 
@@ -35,7 +36,7 @@ def write(places: Place | Iterable[Place], *, out: Place | None = None, picture:
     drawn = None if picture is None else Path(picture).expanduser()
     if drawn is not None and drawn.suffix != ".svg":
         raise ConfigError(f"picture {picture}: is an SVG file; let its name end in .svg")
-    histories = [read_history(path) for path in find_runs(folders)]
+    histories = [read_history(path) for path in find_all(folders)]
     if out is None and len(folders) == 1:
         page, figures = folders[0] / "report.html", folders[0] / "figures"
     else:

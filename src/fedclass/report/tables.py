@@ -6,8 +6,9 @@ from statistics import mean, stdev
 from typing import Any
 
 from fedclass.errors import RunError
-from fedclass.report.rows import Row, Setting, check_seeds, find, read_config, rows
+from fedclass.report.rows import Row, Setting, check_seeds, find, rows
 from fedclass.report.statistics import paired
+from fedclass.runs.config_file import read_config
 from fedclass.runs.progress import left_out
 from fedclass.runs.summary import Result
 

@@ -1,7 +1,6 @@
 """Runs as rows of a table, for pandas or whatever reads a list of dicts."""
 
 import os
-import tomllib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -9,10 +8,10 @@ from typing import Any, Literal, get_args
 
 from fedclass import metrics
 from fedclass.errors import ConfigError, RunError
+from fedclass.runs.config_file import flat, read_config
 from fedclass.runs.events import RoundFinished, TaskFinished, read_events
 from fedclass.runs.find import Listed, list_runs
 from fedclass.runs.layout import RunDirectory
-from fedclass.runs.moved_keys import relocated
 
 Record = dict[str, str | int | float | bool | None]
 Place = str | os.PathLike[str]
@@ -53,8 +52,6 @@ def results(places: Place | Iterable[Place] = "runs", *, per: Per = "run") -> li
 
 def _runs(place: Place) -> list[Listed]:
     folder = Path(place).expanduser()
-    if not folder.is_dir():
-        raise RunError(f"{folder}: no such folder")
     found, damaged = list_runs(folder)
     for error in damaged:
         warnings.warn(str(error), stacklevel=3)
@@ -65,33 +62,18 @@ def _runs(place: Place) -> list[Listed]:
 
 def _run(path: Path, summary: Mapping[str, Any]) -> Record:
     record: Record = {"run": str(path)}
-    record |= _flat({key: value for key, value in summary.items() if key.removeprefix(VALIDATION) not in LISTS})
+    record |= _plain({key: value for key, value in summary.items() if key.removeprefix(VALIDATION) not in LISTS})
     for images in ("", VALIDATION):
         for task, accuracy in enumerate(summary.get(f"{images}accuracy_matrix", [[]])[-1], start=1):
             record[f"{images}accuracy_task_{task}"] = accuracy
         for task, forgotten in enumerate(summary.get(f"{images}forgetting_per_task", []), start=2):
             record[f"{images}forgetting_after_task_{task}"] = forgotten
-    return record | _flat(_recipe(RunDirectory(path).config))
+    return record | _plain(read_config(path))
 
 
-def _recipe(path: Path) -> dict[str, Any]:
-    try:
-        return relocated(tomllib.loads(path.read_text(encoding="utf-8")), where=str(path))[0]
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise RunError(f"{path}: is damaged ({error})") from error
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Record:
+def _plain(table: Mapping[str, Any]) -> Record:
     """Tables within tables become dotted keys, lists become text: "5,5"."""
-    record: Record = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            record |= _flat(value, f"{prefix}{key}.")
-        else:
-            record[prefix + key] = ",".join(map(str, value)) if isinstance(value, list) else value
-    return record
+    return {key: ",".join(map(str, value)) if isinstance(value, list) else value for key, value in flat(table).items()}
 
 
 def _clients(run: Listed) -> Iterator[Record]:

@@ -4,11 +4,10 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -152,12 +151,3 @@ def fresh(name: str) -> Path:
     """Below runs/, with the time before the name."""
     milliseconds = time.time_ns() // 1_000_000 % 1000  # two runs may start within a second
     return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}{milliseconds:03d}-{name}"
-
-
-def flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's keys as --set writes them: {"train": {"rounds": 2}} as {"train.rounds": 2}."""
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        inner = flat(value) if isinstance(value, dict) else {}
-        found |= {f"{name}.{key}": entry for key, entry in inner.items()} or {name: value}
-    return found
