@@ -16,12 +16,14 @@ from torch import Tensor
 Tensors = Mapping[str, Tensor]  # by name
 Weights = Tensors  # parameters and buffers that change, by name, on the CPU
 
-Phase = Literal["train", "end_task", "evaluate"]
+Phase = Literal["train", "count", "end_task", "evaluate"]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What the server asks of one client: to train for a round, to close a task (choose exemplars), to test a model."""
+    """What the server asks of one client: to train for a round, to count what it could keep (memory.quota = "balanced"
+    alone), to close a task (choose exemplars), to test a model.
+    """
 
     client: int
     task: int
@@ -31,11 +33,17 @@ class Job:
     teacher: Weights | None  # the global model at the end of the previous task; none in the first
     broadcast: Tensors = field(default_factory=dict)  # the method's own, as it declares
     frozen: str = ""  # SHA-256 of what the model has besides weights, and a client too; empty: nothing
+    quotas: tuple[int, ...] | None = None  # exemplars that the client may keep of each class, if the server says so
 
     @property
     def where(self) -> str:
         """For messages, which count from 1 but for clients."""
-        ends = {"train": f"round {self.round + 1}", "end_task": "end of the task", "evaluate": "evaluation"}
+        ends = {
+            "train": f"round {self.round + 1}",
+            "count": "count of images",
+            "end_task": "end of the task",
+            "evaluate": "evaluation",
+        }
         return f"client {self.client}, task {self.task + 1}, {ends[self.phase]}"
 
 

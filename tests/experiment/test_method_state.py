@@ -14,7 +14,8 @@ Tiny = Callable[..., Experiment]
 UserModule = Callable[[str, str], str]
 
 # Server and client state, broadcast (scaffold); rows with exemplars (derpp); server state that predicts (fedicarl); a
-# teacher that the method makes (fedgkd); uploads of the task's end that are broadcast (ewc); all images so far (joint).
+# teacher that the method makes (fedgkd); uploads of the task's end that are broadcast (ewc); all images so far (joint);
+# quotas that the server returns.
 STATEFUL = [
     ("scaffold", ()),
     ("derpp", ("memory.per_client=9",)),
@@ -22,6 +23,7 @@ STATEFUL = [
     ("fedgkd", ("method.models=3", "method.gamma=1.0")),
     ("ewc", ()),
     ("joint", ()),
+    ("fedavg", ("memory.quota=balanced", "partition.kind=dirichlet", "partition.min_size=5")),
 ]
 PARTIAL = ("partition.clients=5", "server.participation=0.6", "train.rounds=3")
 

@@ -60,6 +60,7 @@ def _print_places(name: str, recipe: str | None, overrides: list[str]) -> None:
     from fedclass.data.datasets import find_source
     from fedclass.data.schedule import task_sizes
     from fedclass.experiment.recipe import load
+    from fedclass.federation.server import AVAILABLE
     from fedclass.methods.declare import Sizes
     from fedclass.wire import nbytes
 
@@ -89,6 +90,10 @@ def _print_places(name: str, recipe: str | None, overrides: list[str]) -> None:
         "uploads": (declared.uploads.get("train", {}), "clients to server, in each round"),
         "uploads, end of task": (declared.uploads.get("end_task", {}), "clients to server, once per task"),
     }
+    if experiment.memory.asks_counts:
+        quotas = {"quotas": AVAILABLE["available"]}
+        places["memory.quota"] = (AVAILABLE, "clients to server, once per task: class counts")
+        places["memory.quota, back"] = (quotas, "server to clients, once per task")
     for place, (specs, who) in places.items():
         for tensor, spec in specs.items():
             shape = " x ".join(map(str, spec.shape)) or "a number"

@@ -175,6 +175,10 @@ class Experiment:
                 f"[train] balanced: the loss of {self.method_name!r} has no softmax cross-entropy that class counts "
                 "can adjust; set train.balanced=false (a method of your own: client.cross_entropy, balances=True)"
             )
+        if self.memory.quota == "balanced" and self.memory.per_class is not None:
+            raise ConfigError(
+                '[memory] quota = "balanced" divides per_client among classes; give it instead of per_class'
+            )
         if self.faults.stragglers and self.train.local_epochs < 2:
             raise ConfigError("[faults] stragglers: with train.local_epochs = 1 nobody can do fewer; raise it")
         if declared.replay in ("none", "all") and self.memory.keeps:  # so that a stored recipe says what was kept

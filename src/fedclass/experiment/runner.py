@@ -12,6 +12,7 @@ import torch
 
 from fedclass.data.image_set import Split
 from fedclass.data.memory import HERDING
+from fedclass.data.quotas import balanced_quotas
 from fedclass.data.schedule import Schedule
 from fedclass.engines.base import Engine
 from fedclass.errors import RoundError, RunError
@@ -400,7 +401,11 @@ class Run:
         weights, own = self._call("end_rounds", self._server(task, rounds, weights, state.method))
         own = self._own(own)
         everyone, frozen = self.curriculum.everyone(), self.model.frozen_sha256
-        jobs = [Job(client, task, rounds, "end_task", weights, None, frozen=frozen) for client in everyone]
+        quotas = self._quotas(task) if self.experiment.memory.asks_counts else {}
+        jobs = [
+            Job(client, task, rounds, "end_task", weights, None, frozen=frozen, quotas=quotas.get(client))
+            for client in everyone
+        ]
         updates = list(self._usable(jobs))
         selects = self.declared.select or self.experiment.memory.select
         if self.declared.uploads.get("end_task") or self.declared.rows or selects in HERDING:
@@ -423,6 +428,19 @@ class Run:
             )
             self.tell(Warned(message=message))
         return weights, own, sum(update.examples for update in updates)
+
+    def _quotas(self, task: int) -> dict[int, tuple[int, ...]]:
+        """How many exemplars of each class each client may keep; one that does not answer decides for itself."""
+        rounds, frozen = self.experiment.train.rounds, self.model.frozen_sha256
+        jobs = [Job(client, task, rounds, "count", {}, None, frozen=frozen) for client in self.curriculum.everyone()]
+        said = sorted(self._usable(jobs), key=lambda update: update.client)
+        if not said:
+            return {}
+        available = np.stack([update.extras["available"].numpy() for update in said])
+        budgets = np.array([int(update.extras["budget"]) for update in said])
+        quotas = balanced_quotas(available, np.minimum(budgets, self.experiment.memory.per_client or 0))
+        self.totals.bytes_down += quotas.nbytes
+        return {update.client: tuple(row) for update, row in zip(said, quotas.tolist(), strict=True)}
 
     def _evaluate(self, task: int, weights: Weights, own: Tensors, *, must: bool) -> Tested:
         """must: wait for images without which the task could not be tested."""

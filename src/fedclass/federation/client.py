@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from fedclass.data.batches import Transform, as_input, normalise, varied
 from fedclass.data.image_set import Split
-from fedclass.data.memory import HERDING, Exemplars, MemorySettings, herd, remember
+from fedclass.data.memory import HERDING, Exemplars, MemorySettings, available, herd, remember
 from fedclass.data.partition import Index
 from fedclass.errors import ClientError, ConfigError
 from fedclass.federation.faults import FaultSettings, epochs_done
@@ -94,7 +94,13 @@ class Client:
         if (fault := frozen_flaw(job, self.model)) is not None:
             raise ClientError(f"{job.where}: {fault}")
         with failures_named(job.where, self.method), self.model.frozen_kept():
-            return self._train(job) if job.phase == "train" else self._end_task(job)
+            match job.phase:
+                case "train":
+                    return self._train(job)
+                case "count":
+                    return self._count(job)
+                case _:
+                    return self._end_task(job)
 
     def _train(self, job: Job) -> Update:
         state = self._caught_up(job)
@@ -157,6 +163,23 @@ class Client:
         rates = self.method.rates(self.optimizer.rates(progress), progress=progress)
         Checks(job.where, self.method).rates(rates)
         return rates
+
+    def _count(self, job: Job) -> Update:
+        """How many images of each class the client could keep, and how many it would keep in all."""
+        state = self.store.load(job.client)
+        late = [self.stream.new_data(job.client, task) for task in range(state.tasks, job.task + 1)]
+        arrived = np.concatenate(late) if late else np.empty(0, np.int64)
+        targets, classes = self.stream.train.labels, self.stream.classes_until(job.task)
+        counts = torch.from_numpy(available(state.exemplars, arrived, targets, classes=classes))
+        return Update(
+            client=job.client,
+            task=job.task,
+            round=job.round,
+            weights={},
+            examples=int(counts.sum()),
+            metrics={},
+            extras={"available": counts, "budget": torch.tensor(self.memory.per_client or 0)},
+        )
 
     def _end_task(self, job: Job) -> Update:
         """Choose exemplars with the task's final model, and send what the method declares."""
@@ -341,6 +364,10 @@ class Client:
     def _remember(self, job: Job, state: ClientState, tasks: int) -> ClientState:
         """The state with the exemplars of all tasks before `tasks`, saved."""
         exemplars = state.exemplars
+        if job.quotas is not None and sum(job.quotas) > (self.memory.per_client or 0):
+            raise ClientError(
+                f"{job.where}: quotas of {sum(job.quotas)} exemplars, and {self.memory.per_client} may be kept"
+            )
         for task in range(state.tasks, tasks):
             seed_streams(self.seed, "exemplars", "client", job.client, "task", task)
 
@@ -349,7 +376,9 @@ class Client:
 
             arrived = self.stream.new_data(job.client, task)
             classes = sum(self.stream.offered[: task + 1])
-            exemplars = remember(exemplars, arrived, self.stream.train.labels, self.memory, rank, classes=classes)
+            quotas = job.quotas if task == job.task else None
+            targets = self.stream.train.labels
+            exemplars = remember(exemplars, arrived, targets, self.memory, rank, classes=classes, quotas=quotas)
         rows = Kept(self._annotated(job, state, exemplars), self.model.classes) if self.declared.rows else Kept()
         state = replace(state, tasks=tasks, exemplars=exemplars, rows=rows)
         self.store.save(job.client, state)

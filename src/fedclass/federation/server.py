@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedclass.federation.hooks import failures_named
 from fedclass.methods.base import Method
-from fedclass.methods.declare import Sizes, misfit
+from fedclass.methods.declare import Sizes, Spec, misfit
 from fedclass.models.incremental import IncrementalModel
 from fedclass.models.weights import flaw
 from fedclass.rng import array_generator
@@ -55,6 +55,10 @@ def _gives_numbers(model: IncrementalModel, weights: Weights, images: Tensor) ->
 MOST_EXAMPLES = 2**40  # no client has more images; a larger count would drown all others
 
 
+# What a client says before the server returns quotas: images of each class that it could keep, exemplars in all.
+AVAILABLE = {"available": Spec(("classes",), torch.int64), "budget": Spec((), torch.int64)}
+
+
 def rejection(update: Update, job: Job, method: Method, sizes: Sizes) -> str | None:
     """Why the server will not use this update, or None."""
     if (update.client, update.task, update.round) != (job.client, job.task, job.round):
@@ -62,7 +66,7 @@ def rejection(update: Update, job: Job, method: Method, sizes: Sizes) -> str | N
     fewest = 1 if job.phase == "train" else 0
     if type(update.examples) is not int or not fewest <= update.examples <= MOST_EXAMPLES:
         return f"claims {update.examples} examples"
-    expected = {"train": {"loss", "samples"}, "end_task": {"exemplars"}, "evaluate": set[str]()}[job.phase]
+    expected = {"train": {"loss", "samples"}, "end_task": {"exemplars"}}.get(job.phase, set())
     if not math.isfinite(update.metrics.get("loss", 0.0)):
         return f"{type(method).__name__}.loss: its mean over the round is {update.metrics['loss']}, not a finite number"
     sane = all(math.isfinite(value) for value in update.metrics.values())
@@ -70,6 +74,8 @@ def rejection(update: Update, job: Job, method: Method, sizes: Sizes) -> str | N
         return f"reports {dict(update.metrics)}"
     if job.phase == "evaluate":
         return _counts_flaw(update, classes=sizes.classes)
+    if job.phase == "count":
+        return _available_flaw(update, sizes)
     declared = method.declare().uploads.get(job.phase, {})
     if declared or update.extras:
         if (fault := misfit(update.extras, declared, sizes, every=True)) is not None:
@@ -82,6 +88,14 @@ def rejection(update: Update, job: Job, method: Method, sizes: Sizes) -> str | N
         if fault is not None:
             return fault
     return flaw(update.weights, job.weights) if job.phase == "train" else None
+
+
+def _available_flaw(update: Update, sizes: Sizes) -> str | None:
+    if (fault := misfit(update.extras, AVAILABLE, sizes, every=True)) is not None:
+        return fault
+    if any(bool((part < 0).any() or (part > MOST_EXAMPLES).any()) for part in update.extras.values()):
+        return "counts of images that are not counts"
+    return None
 
 
 def _counts_flaw(update: Update, *, classes: int) -> str | None:
@@ -114,7 +128,7 @@ def _in_order(update: Update, job: Job, method: Method) -> Update:
     """With tensors in the model's order, which a network does not keep: hooks may draw a number for each of them."""
     if job.phase == "train" and list(update.weights) != list(job.weights):
         update = replace(update, weights={name: update.weights[name] for name in job.weights})
-    if job.phase != "evaluate" and update.extras:
+    if job.phase in ("train", "end_task") and update.extras:
         declared = method.declare().uploads[job.phase]
         update = replace(update, extras={name: update.extras[name] for name in declared})
     return update
