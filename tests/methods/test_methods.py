@@ -232,8 +232,8 @@ def test_only_wa_keeps_the_head_from_falling_below_zero() -> None:
         assert torch.equal(net.head.weight, before.clamp(min=0) if variant == "wa" else before)
 
 
-def test_only_wa_has_a_head_without_bias_and_does_not_begin_like_fedavg() -> None:
-    assert {name for name, method in METHODS.items() if not method().declare().head_bias} == {"fedwa"}
+def test_wa_and_the_analytic_head_have_no_bias_and_wa_does_not_begin_like_fedavg() -> None:
+    assert {name for name, method in METHODS.items() if not method().declare().head_bias} == {"fedwa", "analytic"}
     for variant, bias in (("wa", False), ("pycil", True), ("released", True)):
         declared = FedWA(variant=variant).declare()
         assert declared.head_bias is declared.begins_like_fedavg is bias
@@ -392,10 +392,10 @@ class TestNearestMeanOfExemplars:
 def test_what_each_method_declares() -> None:
     """Only these send more than weights, keep anything, or insist on how exemplars are chosen."""
     declared = {name: method().declare() for name, method in METHODS.items()}
-    assert {name for name, d in declared.items() if d.uploads} == {"fedicarl", "scaffold", "ewc"}
+    assert {name for name, d in declared.items() if d.uploads} == {"fedicarl", "scaffold", "ewc", "analytic"}
     assert {name for name, d in declared.items() if d.client} == {"scaffold"}
     assert {name for name, d in declared.items() if d.rows} == {"derpp"}
-    assert {name for name, d in declared.items() if d.server} == {"fedicarl", "scaffold", "ewc", "fedgkd"}
+    assert {name for name, d in declared.items() if d.server} == {"fedicarl", "scaffold", "ewc", "fedgkd", "analytic"}
     assert {name for name, d in declared.items() if d.select} == {"fedicarl"}
     released = FedICARL(variant="released").declare()
     assert (released.uploads, released.select, released.teacher) == ({}, None, "received")

@@ -68,7 +68,7 @@ def _print_places(name: str, recipe: str | None, overrides: list[str]) -> None:
     source = find_source(experiment.data.name)
     height, width, _ = source.shape or (32, 32, 3)
     classes = len(source.classes) or sum(task_sizes(experiment.stream.tasks, 10))
-    model = experiment.build((height, width))
+    model = experiment.build((height, width), check=False)
     model.grow_to(classes, seed=experiment.seed_of("initialisation"))
     sizes, declared, optimizer = Sizes.of(model), experiment.method.declare(), experiment.server.declare()
     weights = nbytes(model.weights())

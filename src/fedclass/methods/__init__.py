@@ -1,5 +1,6 @@
 """Methods by name. A new one is a file, a line here, a test, and a row in the reproduction page."""
 
+from fedclass.methods.analytic import Analytic
 from fedclass.methods.base import Batch, ClientContext, FedAvg, Method, Outcome, ServerContext, State
 from fedclass.methods.bounds import FineTune, Joint
 from fedclass.methods.declare import Balance, Declaration, Spec
@@ -32,6 +33,7 @@ METHODS: dict[str, type[Method]] = {
     "lwf": LwF,
     "ewc": EWC,
     "fedgkd": FedGKD,
+    "analytic": Analytic,
     "finetune": FineTune,
     "joint": Joint,
 }
@@ -42,6 +44,7 @@ __all__ = [
     "LGA",
     "METHODS",
     "SCAFFOLD",
+    "Analytic",
     "Balance",
     "Batch",
     "ClientContext",

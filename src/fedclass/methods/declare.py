@@ -72,7 +72,8 @@ class Declaration:
     images.  head_bias: whether the head has one; where it has none, it is zero and stays so.  begins_like_fedavg: in
     the first task the method does what FedAvg does, bit for bit, so that runs can share it.  assumes_sgd: the method
     computes with steps of learning_rate * gradient, so that AdamW, clipped gradients and a learning rate of the head's
-    own are refused.
+    own are refused.  one_pass: a task has one round of one epoch, whatever [train] says.  frozen_backbone: a backbone
+    of which anything is trained is refused.
 
     balances: whether the loss has a softmax cross-entropy over the images of `counts`, computed by
     `client.cross_entropy`, so that train.balanced can adjust it.  balance: how, if the method insists on it.
@@ -91,6 +92,8 @@ class Declaration:
     head_bias: bool = True
     begins_like_fedavg: bool = False
     assumes_sgd: bool = False
+    one_pass: bool = False
+    frozen_backbone: bool = False
     balances: bool = False
     balance: Balance | None = None
 

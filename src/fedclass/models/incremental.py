@@ -192,6 +192,11 @@ class IncrementalModel(nn.Module):
     # What is frozen.
 
     @property
+    def trained_in_backbone(self) -> list[str]:
+        """The names of the backbone's weights: parameters and buffers of it that are not frozen."""
+        return [name for name in self.packed if not in_head(name)]
+
+    @property
     def frozen(self) -> Tensors:
         return {name: tensor for name, tensor in self.state_dict().items() if name in self._frozen}
 
