@@ -395,7 +395,14 @@ def test_what_each_method_declares() -> None:
     assert {name for name, d in declared.items() if d.uploads} == {"fedicarl", "scaffold", "ewc", "analytic"}
     assert {name for name, d in declared.items() if d.client} == {"scaffold"}
     assert {name for name, d in declared.items() if d.rows} == {"derpp"}
-    assert {name for name, d in declared.items() if d.server} == {"fedicarl", "scaffold", "ewc", "fedgkd", "analytic"}
+    assert {name for name, d in declared.items() if d.server} == {
+        "fedicarl",
+        "scaffold",
+        "ewc",
+        "fedgkd",
+        "analytic",
+        "target",
+    }
     assert {name for name, d in declared.items() if d.select} == {"fedicarl"}
     released = FedICARL(variant="released").declare()
     assert (released.uploads, released.select, released.teacher) == ({}, None, "received")

@@ -345,6 +345,7 @@ class Run:
             device=self.model.device,
             build=build,
             mean=Aggregation(self.experiment.aggregation, weights, self.curriculum),
+            normalisation=self.model.normalisation or self.curriculum.normalisation,
         )
 
     def _call(self, hook: str, server: ServerContext, *rest: object) -> Any:

@@ -245,6 +245,7 @@ class Client:
             broadcast={n: job.broadcast[n].to(self.device) for n in self.declared.broadcast if n in job.broadcast},
             replay=self._replay(job, state),
             prior=self._prior(counts),
+            normalisation=self.normalisation,
             seed=self.seed,
             purpose=("context", *_purpose(job)),
         )

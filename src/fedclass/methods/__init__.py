@@ -16,6 +16,7 @@ from fedclass.methods.icarl import FedICARL
 from fedclass.methods.lga import LGA
 from fedclass.methods.lwf import LwF
 from fedclass.methods.scaffold import SCAFFOLD
+from fedclass.methods.target import TARGET
 from fedclass.methods.wa import FedWA
 
 METHODS: dict[str, type[Method]] = {
@@ -33,6 +34,7 @@ METHODS: dict[str, type[Method]] = {
     "lwf": LwF,
     "ewc": EWC,
     "fedgkd": FedGKD,
+    "target": TARGET,
     "analytic": Analytic,
     "finetune": FineTune,
     "joint": Joint,
@@ -44,6 +46,7 @@ __all__ = [
     "LGA",
     "METHODS",
     "SCAFFOLD",
+    "TARGET",
     "Analytic",
     "Balance",
     "Batch",

@@ -23,7 +23,8 @@ def ridge(gram: Tensor, cross: Tensor, *, strength: float) -> Tensor:
 
     gram: X^T X, (D, D).  cross: X^T Y, (D, classes).  Returns (D, classes).
     """
-    return torch.linalg.solve(gram + strength * torch.eye(len(gram), dtype=gram.dtype), cross)
+    head: Tensor = torch.linalg.solve(gram + strength * torch.eye(len(gram), dtype=gram.dtype), cross)
+    return head
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ class Analytic(FedAvg):
         )
 
     def loss(self, client: ClientContext, batch: Batch) -> Tensor:
-        logits = client.model(batch.images)
+        logits: Tensor = client.model(batch.images)
         return (logits - F.one_hot(batch.labels, client.model.classes)).square().sum(dim=1).mean()
 
     def rates(self, usual: Rates, *, progress: Progress) -> Rates:  # noqa: ARG002

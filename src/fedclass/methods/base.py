@@ -22,6 +22,7 @@ from fedclass.rng import generator
 from fedclass.wire import Tensors, Update, Weights
 
 State = Tensors  # a method's own tensors, by name
+Normalisation = tuple[Sequence[float], Sequence[float]]  # mean and std: one value each, or one per channel
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class ClientContext:
     method's own, from the client's last round.  broadcast: the method's tensors from the server.  replay(count): a
     batch of that many exemplars, drawn at random; all of them, if there are fewer.  prior: (classes,)
     what `cross_entropy` adds to logits, if it is balanced.  task_data(size): in `report`, if `declare` asks for it, all
-    images that came with the task, once, in batches of at most that size.
+    images that came with the task, once, in batches of at most that size.  normalisation: pixels in 0..1 become
+    (x - mean) / std.
     """
 
     model: IncrementalModel
@@ -91,6 +93,7 @@ class ClientContext:
     replay: Callable[[int], Batch] = no_exemplars
     prior: Tensor | None = None
     task_data: Callable[[int], Iterable[Batch]] = no_task_data
+    normalisation: Normalisation = ((0.0,), (1.0,))
     seed: int = 0
     purpose: tuple[object, ...] = ()  # of the generator
 
@@ -130,6 +133,7 @@ class ServerContext:
 
     weights: the global model's, before this step.  state: the method's own.  clients: how many there are in all.
     build: a model with all classes so far, to be loaded with weights.  mean: of updates, as the recipe says.
+    normalisation: pixels in 0..1 become (x - mean) / std before a model sees them.
     """
 
     task: int
@@ -144,6 +148,7 @@ class ServerContext:
     device: torch.device
     build: Callable[[], IncrementalModel]
     mean: Callable[[Iterable[Update]], Weights]
+    normalisation: Normalisation = ((0.0,), (1.0,))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fedclass.wire import Phase, Tensors
 
 Teacher = Literal["previous task", "received", "own"]
 Replay = Literal["mixed", "own", "none", "all"]
-Dimension = int | Literal["classes", "features", "parameters"]
+Dimension = int | Literal["classes", "features", "parameters", "height", "width"]
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 STORABLE = (*FLOATS, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -22,17 +22,21 @@ STORABLE = (*FLOATS, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a model. parameters: elements of the flat vector of all trained parameters, padding included."""
+    """Of a model, and of its images. parameters: elements of the flat vector of all trained parameters, padding
+    included.
+    """
 
     classes: int
     features: int
     parameters: int
+    height: int = 0
+    width: int = 0
 
     @classmethod
     def of(cls, model: IncrementalModel, classes: int | None = None) -> "Sizes":
         """classes: as if it had so many."""
         classes = model.classes if classes is None else classes
-        return cls(classes, model.head.in_features, model.flat_length(classes))
+        return cls(classes, model.head.in_features, model.flat_length(classes), *model.image_size)
 
 
 @dataclass(frozen=True)
