@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from fedclass.data.memory import MemorySettings, exemplar_counts_by_class
 from fedclass.data.quotas import balanced_quotas
 from fedclass.errors import ClientError, ConfigError
-from fedclass.experiment.launch import run_one
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.launch import run_one
 from fedclass.experiment.setup import prepare
 from fedclass.federation.client import Client
 from fedclass.federation.store import MemoryStore

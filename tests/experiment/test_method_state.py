@@ -26,6 +26,7 @@ STATEFUL = [
     ("ewc", ()),
     ("joint", ()),
     ("target", SYNTHETIC),
+    ("refed", ("memory.per_client=5",)),
     ("fedavg", ("memory.quota=balanced", "partition.kind=dirichlet", "partition.min_size=5")),
 ]
 PARTIAL = ("partition.clients=5", "server.participation=0.6", "train.rounds=3")

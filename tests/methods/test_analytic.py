@@ -10,8 +10,8 @@ import torch
 from fedclass.data.batches import as_input, normalise
 from fedclass.errors import ConfigError
 from fedclass.experiment.checkpoint import Checkpoints
-from fedclass.experiment.compare import run_one
 from fedclass.experiment.config import Experiment
+from fedclass.experiment.launch import run_one
 from fedclass.experiment.setup import prepare
 from fedclass.federation.store import MemoryStore
 from fedclass.methods import METHODS

@@ -403,7 +403,7 @@ def test_what_each_method_declares() -> None:
         "analytic",
         "target",
     }
-    assert {name for name, d in declared.items() if d.select} == {"fedicarl"}
+    assert {name for name, d in declared.items() if d.select} == {"fedicarl", "refed"}
     released = FedICARL(variant="released").declare()
     assert (released.uploads, released.select, released.teacher) == ({}, None, "received")
     assert GLFC(variant="glfc").declare().select == "herding-pycil"

@@ -60,7 +60,7 @@ def _print_places(name: str, recipe: str | None, overrides: list[str]) -> None:
     from fedclass.data.datasets import find_source
     from fedclass.data.schedule import task_sizes
     from fedclass.experiment.recipe import load
-    from fedclass.federation.server import AVAILABLE
+    from fedclass.federation.quotas import AVAILABLE
     from fedclass.methods.declare import Sizes
     from fedclass.wire import nbytes
 

@@ -11,8 +11,6 @@ import numpy as np
 import torch
 
 from fedclass.data.image_set import Split
-from fedclass.data.memory import HERDING
-from fedclass.data.quotas import balanced_quotas
 from fedclass.data.schedule import Schedule
 from fedclass.engines.base import Engine
 from fedclass.errors import RoundError, RunError
@@ -26,6 +24,8 @@ from fedclass.federation.aggregation import Aggregation, standing_out
 from fedclass.federation.evaluate import confusion
 from fedclass.federation.faults import dropped_out
 from fedclass.federation.hooks import Checks, failures_named
+from fedclass.federation.quotas import divided
+from fedclass.federation.selection import BY_MODEL
 from fedclass.federation.server import Missing, breakage, sample, usable
 from fedclass.federation.store import MemoryStore
 from fedclass.federation.train_settings import chosen_device
@@ -409,7 +409,7 @@ class Run:
         ]
         updates = list(self._usable(jobs))
         selects = self.declared.select or self.experiment.memory.select
-        if self.declared.uploads.get("end_task") or self.declared.rows or selects in HERDING:
+        if self.declared.uploads.get("end_task") or self.declared.rows or selects in BY_MODEL:
             self.totals.bytes_down += len(jobs) * nbytes(weights)
         self._seed("end_task", task)
         weights, own = self._call("end_task", self._server(task, rounds, weights, own), [u.extras for u in updates])
@@ -434,14 +434,9 @@ class Run:
         """How many exemplars of each class each client may keep; one that does not answer decides for itself."""
         rounds, frozen = self.experiment.train.rounds, self.model.frozen_sha256
         jobs = [Job(client, task, rounds, "count", {}, None, frozen=frozen) for client in self.curriculum.everyone()]
-        said = sorted(self._usable(jobs), key=lambda update: update.client)
-        if not said:
-            return {}
-        available = np.stack([update.extras["available"].numpy() for update in said])
-        budgets = np.array([int(update.extras["budget"]) for update in said])
-        quotas = balanced_quotas(available, np.minimum(budgets, self.experiment.memory.per_client or 0))
-        self.totals.bytes_down += quotas.nbytes
-        return {update.client: tuple(row) for update, row in zip(said, quotas.tolist(), strict=True)}
+        quotas = divided(self._usable(jobs), self.experiment.memory.per_client or 0)
+        self.totals.bytes_down += 8 * sum(map(len, quotas.values()))
+        return quotas
 
     def _evaluate(self, task: int, weights: Weights, own: Tensors, *, must: bool) -> Tested:
         """must: wait for images without which the task could not be tested."""

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from fedclass.federation.hooks import failures_named
+from fedclass.federation.quotas import counts_flaw
 from fedclass.methods.base import Method
-from fedclass.methods.declare import Sizes, Spec, misfit
+from fedclass.methods.declare import Sizes, misfit
 from fedclass.models.incremental import IncrementalModel
 from fedclass.models.weights import flaw
 from fedclass.rng import array_generator
@@ -55,10 +56,6 @@ def _gives_numbers(model: IncrementalModel, weights: Weights, images: Tensor) ->
 MOST_EXAMPLES = 2**40  # no client has more images; a larger count would drown all others
 
 
-# What a client says before the server returns quotas: images of each class that it could keep, exemplars in all.
-AVAILABLE = {"available": Spec(("classes",), torch.int64), "budget": Spec((), torch.int64)}
-
-
 def rejection(update: Update, job: Job, method: Method, sizes: Sizes) -> str | None:
     """Why the server will not use this update, or None."""
     if (update.client, update.task, update.round) != (job.client, job.task, job.round):
@@ -75,7 +72,7 @@ def rejection(update: Update, job: Job, method: Method, sizes: Sizes) -> str | N
     if job.phase == "evaluate":
         return _counts_flaw(update, classes=sizes.classes)
     if job.phase == "count":
-        return _available_flaw(update, sizes)
+        return counts_flaw(update, sizes)
     declared = method.declare().uploads.get(job.phase, {})
     if declared or update.extras:
         if (fault := misfit(update.extras, declared, sizes, every=True)) is not None:
@@ -88,14 +85,6 @@ def rejection(update: Update, job: Job, method: Method, sizes: Sizes) -> str | N
         if fault is not None:
             return fault
     return flaw(update.weights, job.weights) if job.phase == "train" else None
-
-
-def _available_flaw(update: Update, sizes: Sizes) -> str | None:
-    if (fault := misfit(update.extras, AVAILABLE, sizes, every=True)) is not None:
-        return fault
-    if any(bool((part < 0).any() or (part > MOST_EXAMPLES).any()) for part in update.extras.values()):
-        return "counts of images that are not counts"
-    return None
 
 
 def _counts_flaw(update: Update, *, classes: int) -> str | None:

@@ -15,6 +15,7 @@ from fedclass.methods.glfc import GLFC
 from fedclass.methods.icarl import FedICARL
 from fedclass.methods.lga import LGA
 from fedclass.methods.lwf import LwF
+from fedclass.methods.refed import ReFed
 from fedclass.methods.scaffold import SCAFFOLD
 from fedclass.methods.target import TARGET
 from fedclass.methods.wa import FedWA
@@ -34,6 +35,7 @@ METHODS: dict[str, type[Method]] = {
     "lwf": LwF,
     "ewc": EWC,
     "fedgkd": FedGKD,
+    "refed": ReFed,
     "target": TARGET,
     "analytic": Analytic,
     "finetune": FineTune,
@@ -66,6 +68,7 @@ __all__ = [
     "LwF",
     "Method",
     "Outcome",
+    "ReFed",
     "ServerContext",
     "Spec",
     "State",

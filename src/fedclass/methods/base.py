@@ -206,6 +206,10 @@ class Method(ABC):
         """After the client's last step of a round."""
         return Outcome(client.state)
 
+    def importance(self, client: ClientContext) -> Tensor:  # noqa: ARG002
+        """(n,) of each image of `client.task_data`, if `declare` says select="own": the highest of a class are kept."""
+        raise ClientError('a method that declares select="own" must say how important images are: `importance`')
+
     def annotate(self, client: ClientContext, images: Tensor, labels: Tensor) -> Tensors:  # noqa: ARG002
         """What to keep with new exemplars, a row each. images: (m, 3, H, W).  labels: (m,)."""
         return {}

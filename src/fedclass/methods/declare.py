@@ -69,15 +69,15 @@ class Declaration:
     """What a method wants of the training loop, and the tensors it keeps and sends. All of it may depend on parameters.
 
     teacher: whose outputs a batch carries as `previous`; "own": those of the model that `Method.teacher` makes.
-    select: how exemplars are chosen, if the method insists.  replay: "mixed" puts exemplars among the new images, "own"
-    leaves them to the method (`client.replay`), "none" keeps none, whatever [memory] says, and "all" trains on all
-    images of all tasks so far instead, which no site would allow: for simulations only.  fewest_exemplars: of each
-    class, that at least one client must keep after each task.  task_data: whether `report` looks at all of the task's
-    images.  head_bias: whether the head has one; where it has none, it is zero and stays so.  begins_like_fedavg: in
-    the first task the method does what FedAvg does, bit for bit, so that runs can share it.  assumes_sgd: the method
-    computes with steps of learning_rate * gradient, so that AdamW, clipped gradients and a learning rate of the head's
-    own are refused.  one_pass: a task has one round of one epoch, whatever [train] says.  frozen_backbone: a backbone
-    of which anything is trained is refused.
+    select: how exemplars are chosen, if the method insists; "own": by `Method.importance`.  replay: "mixed" puts
+    exemplars among the new images, "own" leaves them to the method (`client.replay`), "none" keeps none, whatever
+    [memory] says, and "all" trains on all images of all tasks so far instead, which no site would allow: for
+    simulations only.  fewest_exemplars: of each class, that at least one client must keep after each task.  task_data:
+    whether `report` looks at all of the task's images.  head_bias: whether the head has one; where it has none, it is
+    zero and stays so.  begins_like_fedavg: in the first task the method does what FedAvg does, bit for bit, so that
+    runs can share it.  assumes_sgd: the method computes with steps of learning_rate * gradient, so that AdamW, clipped
+    gradients and a learning rate of the head's own are refused.  one_pass: a task has one round of one epoch, whatever
+    [train] says.  frozen_backbone: a backbone of which anything is trained is refused.
 
     balances: whether the loss has a softmax cross-entropy over the images of `counts`, computed by
     `client.cross_entropy`, so that train.balanced can adjust it.  balance: how, if the method insists on it.
@@ -89,7 +89,7 @@ class Declaration:
     """
 
     teacher: Teacher | None = None
-    select: Select | None = None
+    select: Select | Literal["own"] | None = None
     replay: Replay = "mixed"
     fewest_exemplars: int = 0
     task_data: bool = False
