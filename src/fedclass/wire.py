@@ -1,6 +1,7 @@
 """All that may ever cross the network between the server and a client.
 
 No image and no exemplar is among it, and no output for a single sample but the mean loss of a client that has only one.
+A method that breaks this says so (`Declaration.discloses`), and no site takes part in it.
 A test lists these fields. Within one machine Jobs and Updates are enough; sites with data of their own are also asked
 for an Announcement, and sent a Plan with each Job.
 """

@@ -392,18 +392,18 @@ class TestNearestMeanOfExemplars:
 def test_what_each_method_declares() -> None:
     """Only these send more than weights, keep anything, or insist on how exemplars are chosen."""
     declared = {name: method().declare() for name, method in METHODS.items()}
-    assert {name for name, d in declared.items() if d.uploads} == {"fedicarl", "scaffold", "ewc", "analytic"}
-    assert {name for name, d in declared.items() if d.client} == {"scaffold"}
-    assert {name for name, d in declared.items() if d.rows} == {"derpp"}
-    assert {name for name, d in declared.items() if d.server} == {
+    assert {name for name, d in declared.items() if d.uploads} == {
         "fedicarl",
         "scaffold",
         "ewc",
-        "fedgkd",
         "analytic",
-        "target",
+        "glfc-full",
     }
-    assert {name for name, d in declared.items() if d.select} == {"fedicarl", "refed"}
+    assert {name for name, d in declared.items() if d.client} == {"scaffold"}
+    assert {name for name, d in declared.items() if d.rows} == {"derpp"}
+    stateful = {"fedicarl", "scaffold", "ewc", "fedgkd", "analytic", "target", "glfc-full"}
+    assert {name for name, d in declared.items() if d.server} == stateful
+    assert {name for name, d in declared.items() if d.select} == {"fedicarl", "refed", "glfc-full"}
     released = FedICARL(variant="released").declare()
     assert (released.uploads, released.select, released.teacher) == ({}, None, "received")
     assert GLFC(variant="glfc").declare().select == "herding-pycil"

@@ -100,6 +100,8 @@ def _print_places(name: str, recipe: str | None, overrides: list[str]) -> None:
             table.add_row(f"{place}: {tensor} ({shape})", who, f"{spec.nbytes(sizes):,}")
     console.print()
     console.print(table)
+    if declared.discloses:
+        console.print(f"It sends {declared.discloses}: for simulations only, sites refuse it.", style="red")
     console.print(
         "Besides: the number of images in an update, its mean loss, the number of exemplars.", highlight=False
     )

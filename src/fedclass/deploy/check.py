@@ -184,7 +184,11 @@ def _experiment(recipe: Mapping[str, Any], settings: SiteSettings) -> Experiment
 
 
 def check_replay(made: Experiment) -> None:
-    """Sites learn from what is new, and from exemplars within their budget; never from all that they have had."""
+    """Sites learn from what is new, and from exemplars within their budget; never from all that they have had. Nothing
+    that is made of a single image leaves them.
+    """
+    if told := made.method.declare().discloses:
+        raise ConfigError(f"method {made.method_name!r} sends {told}; run it in a simulation: fedclass run")
     if made.method.declare().replay == "all":
         raise ConfigError(
             f"method {made.method_name!r} trains on all images of earlier tasks, which sites do not keep for it; "

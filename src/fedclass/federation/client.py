@@ -25,7 +25,7 @@ from fedclass.federation.server_optimizer import Weighting
 from fedclass.federation.store import ClientState, ClientStore, Kept
 from fedclass.federation.train_settings import TrainSettings, chosen_device
 from fedclass.losses import log_prior
-from fedclass.methods.base import Batch, ClientContext, Method, Outcome, Progress, Rates
+from fedclass.methods.base import Batch, ClientContext, Method, Outcome, Progress, Rates, no_task_data
 from fedclass.methods.declare import Balance, Sizes, Specs, grown
 from fedclass.models.head import with_first_classes
 from fedclass.models.incremental import IncrementalModel
@@ -166,8 +166,6 @@ class Client:
         if uploads:
             new = self.stream.new_data(job.client, job.task)
             context = self._context(job, state, self._held(job, state, new))
-            if self.declared.task_data:
-                context = replace(context, task_data=lambda size: self._task_data(new, size))
             exemplars, unchanged = self._exemplars(state), self._unchanged(job, context)
             self._seed(job)
             extras = self.method.report(context, exemplars)
@@ -202,6 +200,7 @@ class Client:
     def _context(self, job: Job, state: ClientState, held: Index, *, steps: int = 0) -> ClientContext:
         counts = torch.bincount(self._targets[torch.from_numpy(held)], minlength=self.model.classes)
         old = self.stream.classes_until(job.task) - self.stream.task_sizes[job.task]
+        arrived = self.stream.new_data(job.client, job.task, job.round if job.phase == "train" else None)
         made = grown(state.method.tensors, self.declared.client, self.model, state.method.classes)
         return ClientContext(
             model=self.model,
@@ -218,6 +217,7 @@ class Client:
             replay=self._replay(job, state),
             prior=self._prior(counts),
             normalisation=self.normalisation,
+            task_data=partial(self._task_data, arrived) if self.declared.task_data else no_task_data,
             seed=self.seed,
             purpose=("context", *_purpose(job)),
         )

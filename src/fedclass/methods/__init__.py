@@ -12,6 +12,7 @@ from fedclass.methods.fedeven import FedEven
 from fedclass.methods.fedgkd import FedGKD
 from fedclass.methods.fedprox import FedProx
 from fedclass.methods.glfc import GLFC
+from fedclass.methods.glfc_full import GLFCFull
 from fedclass.methods.icarl import FedICARL
 from fedclass.methods.lga import LGA
 from fedclass.methods.lwf import LwF
@@ -26,6 +27,7 @@ METHODS: dict[str, type[Method]] = {
     "fedclass": FedCLASS,
     "fedclass-tuned": FedCLASSTuned,
     "glfc": GLFC,
+    "glfc-full": GLFCFull,
     "lga": LGA,
     "fedicarl": FedICARL,
     "fedwa": FedWA,
@@ -64,6 +66,7 @@ __all__ = [
     "FedProx",
     "FedWA",
     "FineTune",
+    "GLFCFull",
     "Joint",
     "LwF",
     "Method",

@@ -62,7 +62,7 @@ def no_exemplars(count: int) -> Batch:  # noqa: ARG001
 
 
 def no_task_data(size: int) -> Iterable[Batch]:  # noqa: ARG001
-    raise ClientError("task_data is there in `report` alone, and only if `declare` says task_data=True")
+    raise ClientError("task_data is there in `end_round` and `report`, and only if `declare` says task_data=True")
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,10 @@ class ClientContext:
     this round began.  counts: (classes,) images of each class that the client holds in this job, exemplars included.
     met: the classes of earlier tasks that it has had images of.  steps: of the optimizer in this round.  state: the
     method's own, from the client's last round.  broadcast: the method's tensors from the server.  replay(count): a
-    batch of that many exemplars, drawn at random; all of them, if there are fewer.  prior: (classes,)
-    what `cross_entropy` adds to logits, if it is balanced.  task_data(size): in `report`, if `declare` asks for it, all
-    images that came with the task, once, in batches of at most that size.  normalisation: pixels in 0..1 become
-    (x - mean) / std.
+    batch of that many exemplars, drawn at random; all of them, if there are fewer.  prior: (classes,) what
+    `cross_entropy` adds to logits, if it is balanced.  task_data(size): in `end_round` and `report`, if `declare` asks
+    for it, all images that came with the task, once, in batches of at most that size.  normalisation: pixels in
+    0..1 become (x - mean) / std.
     """
 
     model: IncrementalModel

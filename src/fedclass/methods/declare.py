@@ -73,11 +73,12 @@ class Declaration:
     exemplars among the new images, "own" leaves them to the method (`client.replay`), "none" keeps none, whatever
     [memory] says, and "all" trains on all images of all tasks so far instead, which no site would allow: for
     simulations only.  fewest_exemplars: of each class, that at least one client must keep after each task.  task_data:
-    whether `report` looks at all of the task's images.  head_bias: whether the head has one; where it has none, it is
-    zero and stays so.  begins_like_fedavg: in the first task the method does what FedAvg does, bit for bit, so that
-    runs can share it.  assumes_sgd: the method computes with steps of learning_rate * gradient, so that AdamW, clipped
-    gradients and a learning rate of the head's own are refused.  one_pass: a task has one round of one epoch, whatever
-    [train] says.  frozen_backbone: a backbone of which anything is trained is refused.
+    whether `end_round` or `report` looks at all of the task's images.  head_bias: whether the head has one; where it
+    has none, it is zero and stays so.  begins_like_fedavg: in the first task the method does what FedAvg does, bit for
+    bit, so that runs can share it.  assumes_sgd: the method computes with steps of learning_rate * gradient, so that
+    AdamW, clipped gradients and a learning rate of the head's own are refused.  one_pass: a task has one round of one
+    epoch, whatever [train] says.  frozen_backbone: a backbone of which anything is trained is refused.
+    discloses: in words, what clients send that is made of single images; a federation of sites refuses the method then.
 
     balances: whether the loss has a softmax cross-entropy over the images of `counts`, computed by
     `client.cross_entropy`, so that train.balanced can adjust it.  balance: how, if the method insists on it.
@@ -98,6 +99,7 @@ class Declaration:
     assumes_sgd: bool = False
     one_pass: bool = False
     frozen_backbone: bool = False
+    discloses: str = ""
     balances: bool = False
     balance: Balance | None = None
 
