@@ -389,6 +389,17 @@ class TestNearestMeanOfExemplars:
         assert "NaN" in str(reason(class_means=torch.full((5, WIDTH), torch.nan)))
 
 
+def test_what_a_client_keeps_follows_from_the_declaration() -> None:
+    """Exemplars of 100 bytes; DER++'s logits with each; TARGET's images and logits in their place; SCAFFOLD's vector."""
+    sizes = Sizes(classes=7, features=5, parameters=11, height=4, width=3)
+    kept = {name: method().declare().kept_bytes(sizes, exemplars=50, image=100) for name, method in METHODS.items()}
+    assert kept["fedavg"] == kept["refed"] == 50 * 100
+    assert kept["derpp"] == 50 * (100 + 4 * 7)
+    assert kept["target"] == 2560 * (3 * 4 * 3 + 4 * 7)
+    assert kept["scaffold"] == 50 * 100 + 2 * 4 * 11  # its own control variate, and the server's
+    assert kept["analytic"] == kept["finetune"] == 0
+
+
 def test_what_each_method_declares() -> None:
     """Only these send more than weights, keep anything, or insist on how exemplars are chosen."""
     declared = {name: method().declare() for name, method in METHODS.items()}

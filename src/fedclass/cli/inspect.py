@@ -66,7 +66,7 @@ def _print_places(name: str, recipe: str | None, overrides: list[str]) -> None:
 
     experiment = load(recipe, overrides, method=name)
     source = find_source(experiment.data.name)
-    height, width, _ = source.shape or (32, 32, 3)
+    height, width, channels = source.shape or (32, 32, 3)
     classes = len(source.classes) or sum(task_sizes(experiment.stream.tasks, 10))
     model = experiment.build((height, width), check=False)
     model.grow_to(classes, seed=experiment.seed_of("initialisation"))
@@ -100,6 +100,14 @@ def _print_places(name: str, recipe: str | None, overrides: list[str]) -> None:
             table.add_row(f"{place}: {tensor} ({shape})", who, f"{spec.nbytes(sizes):,}")
     console.print()
     console.print(table)
+    budget = experiment.memory.per_class * classes if experiment.memory.per_class else experiment.memory.per_client or 0
+    kept = declared.kept_bytes(sizes, exemplars=budget, image=height * width * channels)
+    pixels = f"{width}x{height}x{channels}"
+    console.print(
+        f"A client keeps at most {kept:,} bytes besides models: {budget} exemplars of {pixels} with their rows, state, "
+        "and what was broadcast.",
+        highlight=False,
+    )
     if declared.discloses:
         console.print(f"It sends {declared.discloses}: for simulations only, sites refuse it.", style="red")
     console.print(

@@ -110,6 +110,16 @@ class Declaration:
     rows: Specs = field(default_factory=dict)
     uploads: Mapping[Phase, Specs] = field(default_factory=dict)
 
+    def kept_bytes(self, sizes: Sizes, *, exemplars: int, image: int) -> int:
+        """What a client keeps from task to task, besides models: exemplars with their rows, state, what was broadcast.
+
+        exemplars: how many it keeps.  image: bytes of each.
+        """
+        row = sum(spec.nbytes(sizes) for spec in self.rows.values())
+        whole = [*self.client.values(), *(self.server[name] for name in self.broadcast)]
+        kept = 0 if self.replay in ("none", "all") else exemplars
+        return kept * (image + row) + sum(spec.nbytes(sizes) for spec in whole)
+
 
 def check_declared(declared: Declaration, *, where: str) -> None:
     """What is declared must make sense before anything is built on it."""
