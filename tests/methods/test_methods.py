@@ -390,7 +390,7 @@ class TestNearestMeanOfExemplars:
 
 
 def test_what_a_client_keeps_follows_from_the_declaration() -> None:
-    """Exemplars of 100 bytes; DER++'s logits with each; TARGET's images and logits in their place; SCAFFOLD's vector."""
+    """Exemplars of 100 bytes; DER++'s logits with each; TARGET's images and logits in their place."""
     sizes = Sizes(classes=7, features=5, parameters=11, height=4, width=3)
     kept = {name: method().declare().kept_bytes(sizes, exemplars=50, image=100) for name, method in METHODS.items()}
     assert kept["fedavg"] == kept["refed"] == 50 * 100
