@@ -104,10 +104,12 @@ class GLFCFull(GLFC):
     mean of the class, perturbed by some steps on its pixels. The server rebuilds these images, keeps the model of the
     round that knows them best, and sends it as the teacher of the next task.
 
-    A gradient of one image tells nearly all of it: that is how the server rebuilds it. Perturbation hides little. So
-    this method breaks what fedclass promises otherwise, that nothing made of a single image leaves a client; sites
-    refuse it, and it is for simulations only. Clients are told of a new task; the authors' find out by entropy. The
-    search for the best model begins anew with each task. The rest is `glfc` in its variant `glfc`.
+    From the gradient of one image an image can be rebuilt, which is what the server does; the perturbation alone stands
+    between it and the client's own. So this method breaks what fedclass promises otherwise, that nothing made of a
+    single image leaves a client; sites refuse it, and it is for simulations only.
+
+    Clients are told of a new task; the authors' find out by entropy. The search for the best model begins anew with
+    each task. The rest is `glfc` in its variant `glfc`.
     """
 
     source = "Dong et al., 2022, arXiv 2203.11473"
