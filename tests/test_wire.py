@@ -21,11 +21,12 @@ def test_a_job_holds_these_fields_and_no_others():
         ("client", int),
         ("task", int),
         ("round", int),
-        ("phase", Literal["train", "end_task", "evaluate"]),
+        ("phase", Literal["train", "count", "end_task", "evaluate"]),
         ("weights", Mapping[str, Tensor]),
         ("teacher", Mapping[str, Tensor] | None),
         ("broadcast", Mapping[str, Tensor]),
         ("frozen", str),
+        ("quotas", tuple[int, ...] | None),
     ]
 
 

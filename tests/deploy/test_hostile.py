@@ -332,7 +332,7 @@ def test_what_is_no_frame_is_refused(record: RecordDict) -> None:
 def test_a_frame_comes_back_as_it_was() -> None:
     plan = Plan("f", {"seed": 1}, (0.5,), (0.25,), (8, 8, 3), ("ä", "b"), (2,), None, None)
     weights = {"w": torch.randn(2, 3), "n": torch.tensor(5)}
-    job = Job(3, 0, 1, "train", weights, {"w": torch.ones(1)}, {"c": torch.ones(2)})
+    job = Job(3, 0, 1, "train", weights, {"w": torch.ones(1)}, {"c": torch.ones(2)}, quotas=(4, 0))
     frame = codec.job(plan, job, teacher=True, broadcast=True)
     read = codec.read_ask(Frame.from_record(frame.to_record()))
     assert isinstance(read, tuple)

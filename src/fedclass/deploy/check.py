@@ -84,12 +84,13 @@ def accept(plan: Plan, job: Job, settings: SiteSettings, image: tuple[int, int, 
         made = _experiment(plan.recipe, settings)
         if job.round > made.train.rounds:
             raise ConfigError(f"round {job.round + 1} of {made.train.rounds}")
+        _check_quotas(plan, job, made)
         built = _builder(made, plan.image)
         model = built()
         if (fault := frozen_flaw(job, model)) is not None:
             raise ConfigError(fault)
         shapes = with_shapes_for(model.weights(), len(plan.classes))
-        if (fault := flaw(job.weights, shapes)) is not None:
+        if (fault := flaw(job.weights, shapes if job.phase != "count" else {})) is not None:
             raise ConfigError(f"the weights do not fit the model: {fault}")
         accepted = Accepted(made, built, shapes)
         _check_attachments(plan, job, accepted)
@@ -107,6 +108,18 @@ def _check_job(plan: Plan, job: Job) -> None:
     _check_schedule(plan)
     if job.task != len(plan.task_sizes) - 1:
         raise ConfigError(f"it is for task {job.task + 1}, but the plan has {len(plan.task_sizes)}")
+
+
+def _check_quotas(plan: Plan, job: Job, made: Experiment) -> None:
+    """Class counts leave a site only for the quotas that its recipe names."""
+    if (job.phase == "count" or job.quotas is not None) and not made.memory.asks_counts:
+        raise ConfigError('it is about quotas, and the recipe does not say memory.quota = "balanced"')
+    if job.quotas is None:
+        return
+    if job.phase != "end_task" or len(job.quotas) != len(plan.classes) or min(job.quotas) < 0:
+        raise ConfigError(
+            f"quotas must come with the end of a task, one from 0 on for each of {len(plan.classes)} classes"
+        )
 
 
 def _check_schedule(plan: Plan) -> None:
@@ -171,7 +184,11 @@ def _experiment(recipe: Mapping[str, Any], settings: SiteSettings) -> Experiment
 
 
 def check_replay(made: Experiment) -> None:
-    """Sites learn from what is new, and from exemplars within their budget; never from all that they have had."""
+    """Sites learn from what is new, and from exemplars within their budget; never from all that they have had. Nothing
+    that is made of a single image leaves them.
+    """
+    if told := made.method.declare().discloses:
+        raise ConfigError(f"method {made.method_name!r} sends {told}; run it in a simulation: fedclass run")
     if made.method.declare().replay == "all":
         raise ConfigError(
             f"method {made.method_name!r} trains on all images of earlier tasks, which sites do not keep for it; "

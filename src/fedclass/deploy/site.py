@@ -120,7 +120,10 @@ class Site:
         folder = self._folder(plan.federation)
         holdings = self._holdings()
         accepted = accept(plan, job, self.settings, holdings.image)
-        job = replace(job, weights={name: job.weights[name] for name in accepted.shapes})  # a network keeps no order
+        ordered = {
+            name: job.weights[name] for name in accepted.shapes if name in job.weights
+        }  # a network keeps no order
+        job = replace(job, weights=ordered)
         try:
             with one_thread(), streams_restored():
                 if job.phase == "evaluate" and plan.broadcast is None:  # nothing is read or kept
@@ -168,12 +171,15 @@ class Site:
 
     def _told(self, labels: Iterable[str]) -> dict[str, int | None]:
         """Sorted by name, so that the order tells nothing either."""
+        return {label: self._tell(count) for label, count in sorted(Counter(labels).items())}
+
+    def _tell(self, count: int) -> int | None:
         tell: dict[str, Callable[[int], int | None]] = {
             "names": lambda _: None,
             "rounded": lambda count: max(10, (count + 5) // 10 * 10),
             "exact": lambda count: count,
         }
-        return {label: tell[self.settings.announce](count) for label, count in sorted(Counter(labels).items())}
+        return tell[self.settings.announce](count)
 
     # Training, and the end of a task.
 
@@ -219,10 +225,23 @@ class Site:
             transform=find_transform(made.data.transform),
         )
         update = client.run(job)
+        if job.phase == "count":
+            return self._counted(update)
         self._check_size(update, job, made, folder, new=len(stream.new_data(job.client, job.task)))
         if job.phase == "end_task" and made.method.declare().teacher == "previous task":
             folder.attach("teacher", job.weights)
         return update
+
+    def _counted(self, update: Update) -> Update:
+        """Class counts as far as the owner lets them be told."""
+        counts = update.extras["available"]
+        told = [self._tell(count) if count else 0 for count in counts.tolist()]
+        if None in told:
+            raise JobRefusedError(
+                f'site {self.settings.name}: tells names of classes alone (announce = "names"), and no counts'
+            )
+        counts = torch.tensor([count or 0 for count in told])
+        return replace(update, examples=int(counts.sum()), extras={**update.extras, "available": counts})
 
     def _memory(self, wanted: MemorySettings, classes: int) -> MemorySettings:
         """What the recipe wants to be kept, or as little as the owner lets."""
@@ -324,7 +343,7 @@ def _identity(plan: Plan, job: Job) -> str:
     """Of a request: all that its result depends on, besides the site's own images."""
     weights: list[Weights | None] = [job.weights, job.teacher, job.broadcast]
     parts = [
-        [job.client, job.task, job.round, job.phase, job.frozen],
+        [job.client, job.task, job.round, job.phase, job.frozen, job.quotas],
         plan.recipe,
         [plan.mean, plan.std, plan.image, plan.classes, plan.task_sizes],
         [None if part is None else sha256(part) for part in weights],

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from fedclass.data.image_set import Split
-from fedclass.data.memory import HERDING
 from fedclass.data.schedule import Schedule
 from fedclass.engines.base import Engine
 from fedclass.errors import RoundError, RunError
@@ -26,6 +25,8 @@ from fedclass.federation.aggregation import Aggregation, standing_out
 from fedclass.federation.evaluate import confusion
 from fedclass.federation.faults import dropped_out
 from fedclass.federation.hooks import failures_named
+from fedclass.federation.quotas import divided
+from fedclass.federation.selection import BY_MODEL
 from fedclass.federation.server import Missing, breakage, sample, usable
 from fedclass.federation.store import MemoryStore
 from fedclass.federation.train_settings import chosen_device
@@ -341,10 +342,14 @@ class Run:
         self.hooks.seed("end_rounds", task)
         weights, own = self.hooks.call("end_rounds", self.hooks.context(task, rounds, weights, state.method))
         everyone, frozen = self.curriculum.everyone(), self.model.frozen_sha256
-        jobs = [Job(client, task, rounds, "end_task", weights, None, frozen=frozen) for client in everyone]
+        quotas = self._quotas(task) if self.experiment.memory.asks_counts else {}
+        jobs = [
+            Job(client, task, rounds, "end_task", weights, None, frozen=frozen, quotas=quotas.get(client))
+            for client in everyone
+        ]
         updates = list(self._usable(jobs))
         selects = self.declared.select or self.experiment.memory.select
-        if self.declared.uploads.get("end_task") or self.declared.rows or selects in HERDING:
+        if self.declared.uploads.get("end_task") or self.declared.rows or selects in BY_MODEL:
             self.totals.bytes_down += len(jobs) * nbytes(weights)
         self.hooks.seed("end_task", task)
         closing = self.hooks.context(task, rounds, weights, own)
@@ -364,6 +369,14 @@ class Run:
             )
             self.tell(Warned(message=message))
         return weights, own, sum(update.examples for update in updates)
+
+    def _quotas(self, task: int) -> dict[int, tuple[int, ...]]:
+        """How many exemplars of each class each client may keep; one that does not answer decides for itself."""
+        rounds, frozen = self.experiment.train.rounds, self.model.frozen_sha256
+        jobs = [Job(client, task, rounds, "count", {}, None, frozen=frozen) for client in self.curriculum.everyone()]
+        quotas = divided(self._usable(jobs), self.experiment.memory.per_client or 0)
+        self.totals.bytes_down += 8 * sum(map(len, quotas.values()))
+        return quotas
 
     def _evaluate(self, task: int, weights: Weights, own: Tensors, *, must: bool) -> Tested:
         """must: wait for images without which the task could not be tested."""

@@ -45,6 +45,7 @@ class _Job:
     round: int
     phase: Phase
     frozen: str
+    quotas: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
