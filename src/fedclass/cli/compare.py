@@ -159,7 +159,7 @@ def collect(paths: Sequence[Path]) -> "tuple[list[Result], str | None]":
 
     Runs in a folder come in the order in which they were compared there; others in the order of their names.
     """
-    from fedclass.runs.layout import RunDirectory
+    from fedclass.runs.layout import RunDirectory, runs_below
     from fedclass.runs.order import Order
     from fedclass.runs.summary import Result
 
@@ -168,7 +168,7 @@ def collect(paths: Sequence[Path]) -> "tuple[list[Result], str | None]":
     for path in paths:
         if not path.is_dir():
             raise RunError(f"{path}: no such folder; `fedclass list` shows the runs")
-        roots = [events.parent for events in path.rglob("events.jsonl")]
+        roots = runs_below(path)
         orders = {folder: Order.read(folder) for folder in sorted({root.parent for root in roots}, key=_natural)}
         places = {folder: number for number, folder in enumerate(orders)}
         roots.sort(key=lambda root: (places[root.parent], orders[root.parent].place(root.name), _natural(root)))

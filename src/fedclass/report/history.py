@@ -25,7 +25,7 @@ from fedclass.runs.events import (
     Warned,
     read_events,
 )
-from fedclass.runs.layout import RunDirectory
+from fedclass.runs.layout import RunDirectory, runs_below
 from fedclass.runs.moved_keys import relocated
 
 
@@ -303,10 +303,7 @@ def find_runs(places: Iterable[Path]) -> list[Path]:
     for place in places:
         if not place.is_dir():
             raise RunError(f"{place}: no such folder; `fedclass list` shows the runs there are")
-        if RunDirectory(place).events.exists():
-            inside = [place]
-        else:
-            inside = sorted(events.parent for events in place.rglob("events.jsonl"))
+        inside = [place] if RunDirectory(place).events.exists() else runs_below(place)
         if not inside:
             raise RunError(f"{place}: is no run directory, and there is none within it; `fedclass run` makes one")
         for run in inside:

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedclass.errors import RunError
 from fedclass.runs.events import RoundFinished, RunStarted, SitesKnown, read_events
-from fedclass.runs.layout import RunDirectory
+from fedclass.runs.layout import RunDirectory, runs_below
 from fedclass.runs.summary import Result
 
 
@@ -19,7 +19,7 @@ def runs_at(folder: Path) -> list[Path]:
         if _is_run(folder):
             return [folder]
         inside = {path for path in folder.iterdir() if path.is_dir() and _is_run(path)}
-        inside |= {events.parent for events in folder.rglob("events.jsonl")}
+        inside |= set(runs_below(folder))
     except OSError as error:
         raise RunError(f"{folder}: cannot read it ({error.strerror}); `fedclass list` shows the runs") from error
     if not inside:
@@ -49,11 +49,12 @@ class Listed:
 def list_runs(folder: Path) -> tuple[list[Listed], list[RunError]]:
     """All run directories below `folder`, oldest first, and what is wrong with those that cannot be read."""
     found, damaged = [], []
-    for events in sorted(folder.rglob("events.jsonl"), key=lambda path: path.stat().st_mtime):
-        directory = RunDirectory(events.parent)
+    directories = [RunDirectory(root) for root in runs_below(folder)]
+    for directory in sorted(directories, key=lambda directory: directory.events.stat().st_mtime):
+        root = directory.root
         try:
-            facts = list(read_events(events))
-            summary = Result.read(events.parent).summary if directory.summary.exists() else None
+            facts = list(read_events(directory.events))
+            summary = Result.read(root).summary if directory.summary.exists() else None
         except RunError as error:
             damaged.append(error)
             continue
@@ -62,5 +63,5 @@ def list_runs(folder: Path) -> tuple[list[Listed], list[RunError]]:
             for fact in facts:
                 started = started.knowing(fact) if isinstance(fact, SitesKnown) else started
             done = sum(isinstance(fact, RoundFinished) for fact in facts)
-            found.append(Listed(events.parent, started, done, summary))
+            found.append(Listed(root, started, done, summary))
     return found, damaged
