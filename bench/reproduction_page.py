@@ -32,7 +32,7 @@ from fedclass.report.paper import (
     names,
     ours,
 )
-from fedclass.report.tables import Figure, listed, sizes
+from fedclass.report.tables import Figure, listed
 from fedclass.runs.layout import write_atomically
 
 PAGE = ROOT / "docs" / "REPRODUCTION.md"
@@ -92,25 +92,26 @@ def page(groups: Sequence[Group]) -> str:
 
 
 def _title(part: Part) -> str:
-    return f"{PRINTED[part.dataset]} {sizes(part.tasks)}"
+    """As in EMNIST (17,15,15): braces at the end of a cell would be taken for attributes of it."""
+    return f"{PRINTED[part.dataset]} ({','.join(map(str, part.tasks))})"
 
 
 def _overview(groups: Sequence[Group]) -> str:
-    lines = ["| the paper's | recipe | data | rows | seeds | state |", "|---|---|---|---:|---|---|"]
+    lines = ["| recipe | the paper's | data | rows | seeds | state |", "|---|---|---|---:|---|---|"]
     for name, part in parts().items():
         own = [each for each in groups if each.part.setting == name]
         for each in own:
             seeds = listed(sorted({run.result.summary["seed"] for run in each.runs})).partition(" ")[2]
-            cells = (_title(part), f"`{each.recipe}`", each.data, str(len(each.members)), seeds, _state(each))
+            cells = (f"`{each.recipe}`", _title(part), each.data, str(len(each.members)), seeds, _state(each))
             lines.append(f"| {' | '.join(cells)} |")
         if not own:
             why = NOT_RUN.get(part.dataset, "not run yet")
-            lines.append(f"| {_title(part)} | `{name}` | {DATA_NAMES[part.dataset]} | 0 | - | {why} |")
+            lines.append(f"| `{name}` | {_title(part)} | {DATA_NAMES[part.dataset]} | 0 | - | {why} |")
     for name, key in ABLATED.items():
         (part,) = names()[name]
         ran = [f"{row}: {', '.join(values)}" for each in groups for row, values in _values(each, part).items()]
         state = "; ".join(ran) or "not run yet"
-        lines.append(f"| ablation of `{key}` | `{part.setting}` | | | | {state} |")
+        lines.append(f"| `{part.setting}` | ablation of `{key}` | | | | {state} |")
     return "\n".join(lines) + "\n"
 
 
@@ -127,16 +128,22 @@ def _state(each: Group) -> str:
 
 
 def _claims(groups: Sequence[Group]) -> str:
-    lines = ["| setting | claim | our row | verdict | figures |", "|---|---|---|---|---|"]
-    for name, part in parts().items():
-        own = [each for each in groups if each.part.setting == name]
-        for each in own:
-            where = f"{_title(part)}: {each.data}, `{each.recipe}`"
-            for member, judged in _judged(each):
-                lines.append(f"| {where} | {judged.claim} | {member} | **{judged.verdict}** | {judged.why} |")
-        if not own:
-            lines.append(f"| {_title(part)} | all | - | **{Verdict.open}** | no runs |")
-    return "\n".join(lines) + "\n"
+    blocks = []
+    for each in groups:
+        lines = ["| claim | our row | verdict | figures |", "|---|---|---|---|"]
+        for member, judged in _judged(each):
+            lines.append(f"| {judged.claim} | {member} | **{judged.verdict}** | {judged.why} |")
+        blocks += [f"### {_heading(each)}\n", "\n".join(lines) + "\n"]
+    without = [_title(part) for name, part in parts().items() if name not in {each.part.setting for each in groups}]
+    if without:
+        blocks.append(
+            _wrapped(f"**{str(Verdict.open).capitalize()}**, because there are no runs: {'; '.join(without)}.") + "\n"
+        )
+    return "\n".join(blocks)
+
+
+def _heading(each: Group) -> str:
+    return f"{_title(each.part)}, {each.data}: `{each.recipe}`"
 
 
 def _judged(each: Group) -> Iterator[tuple[str, Judged]]:
@@ -183,7 +190,7 @@ def _ablations(each: Group, part: Part) -> dict[str, dict[str, Beside]]:
 
 def _section(groups: Sequence[Group], each: Group) -> list[str]:
     part = each.part
-    blocks = [f"## {_title(part)}, {each.data}: `{each.recipe}`\n"]
+    blocks = [f"## {_heading(each)}\n"]
     if each.changed:
         blocks.append(_wrapped(f"Not as the recipe: {', '.join(each.changed)}.") + "\n")
     blocks.append(f"![Accuracy and forgetting over rounds]({IMAGES.name}/{picture_name(groups, each)})\n")

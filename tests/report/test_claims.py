@@ -93,5 +93,7 @@ def test_first_falls_then_rises_needs_a_value_below_both_ends_beyond_chance(resu
     dips = series(result, (70.0, 71.0), (60.0, 61.1), (55.0, 56.0), (66.0, 67.0), (74.0, 75.1))
     climbs = series(result, (50.0, 51.0), (60.0, 61.1), (65.0, 66.0), (70.0, 71.1), (74.0, 75.0))
     one_seed = series(result, (70.0,), (60.0,), (55.0,), (66.0,), (74.0,))
+    found = valley(one_seed | {"0": dips["0"]}, BETA, "global_accuracy", key="beta")
+    assert found.why == "70.0, 60.0, 55.0, 66.0, 74.0 (seed 0)"  # seeds that all of them have
     verdicts = [valley(each, BETA, "global_accuracy", key="beta").verdict for each in (dips, climbs, one_seed)]
     assert verdicts == [Verdict.holds, Verdict.fails, Verdict.open]

@@ -85,8 +85,8 @@ def test_rows_ablations_and_verdicts_of_made_up_runs(kept, tmp_path):
     groups = grouped(read_runs(tmp_path / "results"))
     assert [(each.recipe, len(each.runs)) for each in groups] == [("emnist_3task", 6), ("emnist_3task_released", 1)]
     text = reproduction_page.page(groups)
-    assert "| EMNIST {17,15,15} | `emnist_3task` | EMNIST-47, partial | 2 | 0, 1 | as the recipe |" in text
-    assert "| SVHN {5,5} | `svhn_2task` | SVHN | 0 | - | not run: we could not get its files" in text
+    assert "| `emnist_3task` | EMNIST (17,15,15) | EMNIST-47, partial | 2 | 0, 1 | as the recipe |" in text
+    assert "| `svhn_2task` | SVHN (5,5) | SVHN | 0 | - | not run: we could not get its files" in text
     overall = [run["accuracy_last"] for run in (first, second)]
     deviation = abs(overall[0] - overall[1]) / 2**0.5
     gap = sum(overall) / 2 - 73.65

@@ -89,39 +89,45 @@ def lost_tasks(part: Part, candidate: Beside, members: Sequence[Beside]) -> Judg
 
 def trend(by_value: Mapping[str, Beside], wanted: Sequence[str], figure: str, *, rises: bool, key: str) -> Judged:
     """That a figure rises, or falls, with each step of a parameter."""
-    word = "rises" if rises else "falls"
-    claim = f"{_name(figure)} {word} with {key}"
-    missing = [value for value in wanted if value not in by_value]
+    claim = f"{_name(figure)} {'rises' if rises else 'falls'} with {key}"
+    present, series, why = _series(by_value, wanted, figure, key)
+    if len(present) < 2 or not series[0]:
+        return Judged(claim, Verdict.open, why)
     sign = 1 if rises else -1
-    present = [value for value in wanted if value in by_value]
-    if len(present) < 2:
-        return Judged(claim, Verdict.open, f"no runs with {key} = {', '.join(missing)}")
-    steps = [_difference(by_value[high], by_value[low], figure, sign) for low, high in pairwise(present)]
-    why = _series(by_value, present, figure) + (f"; no runs with {key} = {', '.join(missing)}" if missing else "")
-    if any(step is not None and step.interval is not None and _high(step) < 0 for step in steps):
+    steps = [_gap(high, low, sign) for low, high in pairwise(series)]
+    if any(_high(step) < 0 for step in steps):
         return Judged(claim, Verdict.fails, why)
-    in_order = all(step is not None and step.mean > 0 for step in steps)
-    enough = 1 / factorial(len(present)) < 1 - CONFIDENCE
-    return Judged(claim, Verdict.holds if in_order and enough and not missing else Verdict.open, why)
+    in_order = all(step.mean > 0 for step in steps)
+    enough = 1 / factorial(len(present)) < 1 - CONFIDENCE and len(present) == len(wanted)
+    return Judged(claim, Verdict.holds if in_order and enough else Verdict.open, why)
 
 
 def valley(by_value: Mapping[str, Beside], wanted: Sequence[str], figure: str, *, key: str) -> Judged:
     """That a figure first falls and then rises with a parameter: some value between is below both ends."""
     claim = f"{_name(figure)} first falls, then rises with {key}"
-    missing = [value for value in wanted if value not in by_value]
-    if missing:
-        return Judged(claim, Verdict.open, f"no runs with {key} = {', '.join(missing)}")
-    why = _series(by_value, wanted, figure)
-    between = []
-    for value in wanted[1:-1]:
-        gaps = [_difference(by_value[end], by_value[value], figure, 1) for end in (wanted[0], wanted[-1])]
-        if any(gap is None or gap.interval is None for gap in gaps):
-            return Judged(claim, Verdict.open, f"{why}, with one seed")
-        between.append([gap for gap in gaps if gap is not None])
+    present, series, why = _series(by_value, wanted, figure, key)
+    if len(present) < len(wanted) or len(series[0]) < 2:
+        return Judged(claim, Verdict.open, why)
+    between = [[_gap(end, each, 1) for end in (series[0], series[-1])] for each in series[1:-1]]
     if any(all(_low(gap) > 0 for gap in gaps) for gaps in between):
         return Judged(claim, Verdict.holds, why)
     above = all(any(_high(gap) < 0 for gap in gaps) for gaps in between)
     return Judged(claim, Verdict.fails if above else Verdict.open, why)
+
+
+def _series(
+    by_value: Mapping[str, Beside], wanted: Sequence[str], figure: str, key: str
+) -> tuple[list[str], list[list[float]], str]:
+    """The values that were run, for each the figure by seed, over the seeds of all of them, and both in words."""
+    present = [value for value in wanted if value in by_value]
+    found = [_by_seed(by_value[value], figure) for value in present]
+    seeds = sorted(set.intersection(*(set(each) for each in found))) if found else []
+    series = [[each[seed] for seed in seeds] for each in found]
+    means = ", ".join(f"{mean(each):.1f}" for each in series) if seeds else "no seed in common"
+    missing = [value for value in wanted if value not in present]
+    told = [f"{means} ({listed(seeds)})" if seeds else means] if present else []
+    told += [f"no runs with {key} = {', '.join(missing)}"] if missing else []
+    return present, series, "; ".join(told)
 
 
 def _rivals(part: Part, members: Sequence[Beside]) -> tuple[list[Beside], list[str]]:
@@ -144,9 +150,11 @@ def _difference(one: Beside, other: Beside, figure: str, sign: int) -> Differenc
     """How much better the one is, over the seeds of both."""
     a, b = _by_seed(one, figure), _by_seed(other, figure)
     seeds = sorted(a.keys() & b.keys())
-    if not seeds:
-        return None
-    return paired([sign * a[seed] for seed in seeds], [sign * b[seed] for seed in seeds])
+    return _gap([a[seed] for seed in seeds], [b[seed] for seed in seeds], sign) if seeds else None
+
+
+def _gap(one: Sequence[float], other: Sequence[float], sign: int) -> Difference:
+    return paired([sign * value for value in one], [sign * value for value in other])
 
 
 def _low(gap: Difference) -> float:
@@ -167,10 +175,3 @@ def _shown(sign: int, gap: Difference) -> str:
 
 def _name(figure: str) -> str:
     return "forgetting" if figure.endswith(LESS_IS_BETTER) else "global accuracy"
-
-
-def _series(by_value: Mapping[str, Beside], values: Sequence[str], figure: str) -> str:
-    found = [_by_seed(by_value[value], figure) for value in values]
-    seeds = sorted({seed for each in found for seed in each})
-    means = ", ".join(f"{mean(each.values()):.1f}" for each in found)
-    return f"{means} ({listed(seeds)})"
