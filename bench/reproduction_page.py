@@ -213,7 +213,7 @@ def _section(groups: Sequence[Group], each: Group) -> list[str]:
 
 def _table(part: Part, members: dict[str, Beside], first: str) -> str:
     """A line per row of ours, a column per figure of the paper's."""
-    figures = part.figures
+    figures = [*HEADLINES, *(name for name in part.figures if name not in HEADLINES)]
     columns = [first, "seeds", *(described(figure) for figure in figures), "when learned"]
     lines = [f"| {' | '.join(columns)} |", f"|---|{'---:|' * (len(columns) - 1)}"]
     for label, member in members.items():
