@@ -20,18 +20,21 @@ from typing import Any
 
 from fedclass.cli.reproduce import changed_keys
 from fedclass.errors import FedclassError, RunError
-from fedclass.experiment.config import Experiment, experiment, load, recipes
-from fedclass.report.figures import learning, show_seconds
+from fedclass.experiment.config import Experiment
+from fedclass.experiment.recipe import experiment, load, recipes
+from fedclass.report.curve_charts import learning
 from fedclass.report.groups import group
 from fedclass.report.history import History, read_history
 from fedclass.report.html import PICTURED
 from fedclass.report.paper import ABLATED, RELEASED, Beside, Part, claimed, names
-from fedclass.report.plots import side_by_side
+from fedclass.report.rendering import side_by_side
 from fedclass.report.rows import read_config, rows, text
-from fedclass.report.tables import Figure, figure, listed
+from fedclass.report.tables import MeanDeviation, listed, mean_deviation
+from fedclass.report.units import show_seconds
+from fedclass.runs.find import runs_below
 from fedclass.runs.kept import Kept, check, keep
-from fedclass.runs.layout import RunDirectory, flat, runs_below
-from fedclass.runs.results import Result
+from fedclass.runs.layout import RunDirectory, flat
+from fedclass.runs.summary import Result
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "results" / "reproduction"
@@ -188,8 +191,8 @@ def measured(recipe: str, groups: Sequence[Group]) -> str:
             about, seeds = results[0].summary, sorted(result.summary["seed"] for result in results)
             took = show_seconds(mean(result.summary["seconds"] for result in results))
             return (
-                f"# Measured: {about['method']} ({about['variant']}) {figure(results, 'accuracy_last')} % global "
-                f"accuracy, {figure(results, 'forgetting_fedclass')} forgetting, {took} a run\n"
+                f"# Measured: {about['method']} ({about['variant']}) {mean_deviation(results, 'accuracy_last')} % global "
+                f"accuracy, {mean_deviation(results, 'forgetting_fedclass')} forgetting, {took} a run\n"
                 f"#   ({group_.data}; {listed(seeds)}; {made_by(own)}; docs/REPRODUCTION.md).\n"
             )
     return "# Measured: not run at full scale yet; no result of ours is promised.\n"
@@ -236,10 +239,10 @@ def headers(groups: Sequence[Group]) -> Mapping[Path, str]:
     return found
 
 
-def learned(runs: Sequence[Result]) -> Figure:
+def learned(runs: Sequence[Result]) -> MeanDeviation:
     """Accuracy on a task right after it was learned, mean of all tasks but the last: what rounds are chosen by."""
     matrices: list[Any] = [run.summary["accuracy_matrix"] for run in runs]
-    return Figure(tuple(mean(matrix[i][i] for i in range(len(matrix) - 1)) for matrix in matrices))
+    return MeanDeviation(tuple(mean(matrix[i][i] for i in range(len(matrix) - 1)) for matrix in matrices))
 
 
 def learned_printed(part: Part, row: str) -> float:

@@ -20,7 +20,6 @@ from reproduction import (
 )
 
 from fedclass.report.claims import CANDIDATE, Judged, Verdict, best, lost_tasks, trend, valley
-from fedclass.report.figures import show_seconds
 from fedclass.report.paper import (
     ABLATED,
     NOT_IN_THE_PAPER,
@@ -32,7 +31,8 @@ from fedclass.report.paper import (
     names,
     ours,
 )
-from fedclass.report.tables import Figure, listed
+from fedclass.report.tables import MeanDeviation, listed
+from fedclass.report.units import show_seconds
 from fedclass.runs.layout import write_atomically
 
 PAGE = ROOT / "docs" / "REPRODUCTION.md"
@@ -230,11 +230,11 @@ def _table(part: Part, members: dict[str, Beside], first: str) -> str:
 def _cell(part: Part, row: str | None, member: Beside, figure: str) -> str:
     values = tuple(value for run in member.runs if (value := ours(run, figure)) is not None)
     if row is None or row not in part.rows:
-        return str(Figure(values))
-    return _both(Figure(values), part.rows[row][figure], " †" if part.doubt(row, figure) else "")
+        return str(MeanDeviation(values))
+    return _both(MeanDeviation(values), part.rows[row][figure], " †" if part.doubt(row, figure) else "")
 
 
-def _both(own: Figure, printed: float | None, mark: str) -> str:
+def _both(own: MeanDeviation, printed: float | None, mark: str) -> str:
     if printed is None:
         return str(own)
     gap = f" ({mean(own.values) - printed:+.1f})" if own.values else ""

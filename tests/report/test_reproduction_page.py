@@ -9,13 +9,13 @@ import reproduction_page
 from reproduction import DATA, grouped, headers, learned_printed, picture_name, read_runs, stamp
 
 from fedclass.errors import RunError
-from fedclass.experiment.config import load
-from fedclass.report.figures import show_seconds
+from fedclass.experiment.recipe import load
 from fedclass.report.history import read_history
 from fedclass.report.paper import find
+from fedclass.report.units import show_seconds
 from fedclass.runs.events import RunFinished
+from fedclass.runs.find import runs_below
 from fedclass.runs.kept import check
-from fedclass.runs.layout import runs_below
 
 SOURCE = {"version": "0.2.0", "commits": {"fedclass": "0123456789abcdef"}, "machine": {"torch": "2.13.0"}}
 

@@ -8,12 +8,12 @@ import pytest
 
 from commands import called
 from fedclass.errors import RunError
-from fedclass.experiment.compare import run_one
+from fedclass.experiment.launch import run_one
 from fedclass.experiment.resume import PLACES
 from fedclass.report.history import read_history
 from fedclass.runs import kept
+from fedclass.runs.find import list_runs
 from fedclass.runs.kept import Kept, check, keep
-from fedclass.runs.results import list_runs
 
 
 @pytest.fixture(scope="module")

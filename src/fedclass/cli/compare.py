@@ -159,7 +159,8 @@ def collect(paths: Sequence[Path]) -> "tuple[list[Result], str | None]":
 
     Runs in a folder come in the order in which they were compared there; others in the order of their names.
     """
-    from fedclass.runs.layout import RunDirectory, runs_below
+    from fedclass.runs.find import runs_below
+    from fedclass.runs.layout import RunDirectory
     from fedclass.runs.order import Order
     from fedclass.runs.summary import Result
 

@@ -25,7 +25,8 @@ from fedclass.runs.events import (
     Warned,
     read_events,
 )
-from fedclass.runs.layout import RunDirectory, runs_below
+from fedclass.runs.find import runs_below
+from fedclass.runs.layout import RunDirectory
 from fedclass.runs.moved_keys import relocated
 
 

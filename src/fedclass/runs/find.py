@@ -6,8 +6,13 @@ from typing import Any
 
 from fedclass.errors import RunError
 from fedclass.runs.events import RoundFinished, RunStarted, SitesKnown, read_events
-from fedclass.runs.layout import RunDirectory, runs_below
+from fedclass.runs.layout import EVENTS, RunDirectory
 from fedclass.runs.summary import Result
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """Run directories at any depth, the folder itself included."""
+    return sorted({events.parent for name in (EVENTS, f"{EVENTS}.xz") for events in folder.rglob(name)})
 
 
 def runs_at(folder: Path) -> list[Path]:

@@ -18,7 +18,7 @@ import tomli_w
 from fedclass.errors import RunError
 from fedclass.runs.events import RunFinished, read_events
 from fedclass.runs.layout import EVENTS, RunDirectory, write_atomically
-from fedclass.runs.results import Result
+from fedclass.runs.summary import Result
 
 NAME = "kept.json"
 FORM = 1  # of kept.json

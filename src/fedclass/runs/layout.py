@@ -118,11 +118,6 @@ def _holder(lease: Path) -> str | None:
     return str(holder)
 
 
-def runs_below(folder: Path) -> list[Path]:
-    """Run directories at any depth, the folder itself included."""
-    return sorted({events.parent for name in (EVENTS, f"{EVENTS}.xz") for events in folder.rglob(name)})
-
-
 def create(root: Path) -> RunDirectory:
     """A new run directory. One that holds anything already is left alone."""
     try:
