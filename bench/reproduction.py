@@ -191,8 +191,8 @@ def measured(recipe: str, groups: Sequence[Group]) -> str:
             about, seeds = results[0].summary, sorted(result.summary["seed"] for result in results)
             took = show_seconds(mean(result.summary["seconds"] for result in results))
             return (
-                f"# Measured: {about['method']} ({about['variant']}) {mean_deviation(results, 'accuracy_last')} % global "
-                f"accuracy, {mean_deviation(results, 'forgetting_fedclass')} forgetting, {took} a run\n"
+                f"# Measured: {about['method']} ({about['variant']}) {mean_deviation(results, 'accuracy_last')} % "
+                f"global accuracy, {mean_deviation(results, 'forgetting_fedclass')} forgetting, {took} a run\n"
                 f"#   ({group_.data}; {listed(seeds)}; {made_by(own)}; docs/REPRODUCTION.md).\n"
             )
     return "# Measured: not run at full scale yet; no result of ours is promised.\n"
