@@ -119,9 +119,10 @@ def run(
     members: list[Member] = expand(found.recipe, choices, overrides=overrides, seeds=numbers, root=root)
     for member in members:
         found.check(member.experiment, where=f"--methods {member.choice.name}")
-    found.write(root)
+    found.check_folder(root)
+    how = How(workers, reuse, changed_code, sinks or ())
     with said_when_stopped(root, "type the same again"):
-        failures = carry_out(members, How(workers, reuse, changed_code, sinks or ()), against=against)
+        failures = carry_out(members, how, against=against, prepared=lambda: found.write(root))
     if len(failures) < len(members):
         _print([root], against=against)
     end(members, failures)

@@ -3,7 +3,7 @@
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -201,10 +201,17 @@ class How:
     sinks: Sequence[str]
 
 
-def carry_out(members: "Sequence[Member]", how: How, *, against: str | None = None) -> dict[int, FedclassError]:
+def carry_out(
+    members: "Sequence[Member]",
+    how: How,
+    *,
+    against: str | None = None,
+    prepared: Callable[[], None] = lambda: None,
+) -> dict[int, FedclassError]:
     """Run what is missing, shown live. Returns failures by the member's number.
 
     `fedclass table` will show the runs in the order of the members, and differences from the row `against`.
+    prepared: is called once nothing can be wrong any more with any run, before the first one is run.
     """
     from fedclass.cli.display import display
     from fedclass.experiment.parallel import run_all
@@ -213,7 +220,8 @@ def carry_out(members: "Sequence[Member]", how: How, *, against: str | None = No
     from fedclass.runs.order import Order
     from fedclass.sinks import open_sinks
 
-    def prepared() -> None:
+    def begin() -> None:
+        prepared()
         for folder in dict.fromkeys(member.path.parent for member in members):
             names = [member.path.name for member in members if member.path.parent == folder]
             Order(tuple(names), against).write(folder)
@@ -235,7 +243,7 @@ def carry_out(members: "Sequence[Member]", how: How, *, against: str | None = No
             listen=listen,
             reuse=how.reuse,
             changed_code=how.changed_code,
-            prepared=prepared,
+            prepared=begin,
         )
 
 

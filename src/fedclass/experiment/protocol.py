@@ -121,11 +121,15 @@ class Protocol:
 
     # Beside results.
 
+    def check_folder(self, folder: Path) -> None:
+        """Refuse one that holds results of another protocol."""
+        if (folder / STORED).exists() and Protocol.stored(folder).sha256 != self.sha256:
+            raise RunError(f"{folder / STORED}: is another protocol than {self.title}; choose another --out")
+
     def write(self, folder: Path) -> None:
         """Whole, so that results can be read and run again when the version that comes along is another one."""
+        self.check_folder(folder)
         if (folder / STORED).exists():
-            if Protocol.stored(folder).sha256 != self.sha256:
-                raise RunError(f"{folder / STORED}: is another protocol than {self.title}; choose another --out")
             return
         folder.mkdir(parents=True, exist_ok=True)
         about = replace(self.settings, name=self.name, reduced=[], reduced_by=self.reduced_by)
