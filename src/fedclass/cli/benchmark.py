@@ -173,12 +173,12 @@ def page(
     else:
         if len(found) > 1:
             raise ConfigError(f"{folder}: holds several protocols; name one of them: {found[0][0].folder}, ...")
-        ((protocol, results),) = found
+        ((protocol, results, usual),) = found
         histories = [read_history(result.path) for result in results]
         content = build(
             histories,
             title=f"Benchmark: {protocol.title}",
-            tables=benchmark_tables(results, against=against),
+            tables=benchmark_tables(results, against=against or usual),
             notes=_about(protocol),
         ).page
     write_atomically(out, content)
@@ -195,12 +195,15 @@ def keep(
     `benchmark table`, `page` and `verify` read what is kept; nothing is trained again.
     """
     from fedclass.runs.kept import keep as keep_run
+    from fedclass.runs.order import Order
 
-    for protocol, results in _read(folders):
+    for protocol, results, against in _read(folders):
+        folder = out / protocol.folder
+        protocol.write(folder)
         for result in results:
-            keep_run(result.path, out / protocol.folder / result.path.name)
-        protocol.write(out / protocol.folder)
-        typer.echo(f"{out / protocol.folder}: {len(results)} run{'s' if len(results) > 1 else ''}")
+            keep_run(result.path, folder / result.path.name)
+        Order(tuple(result.path.name for result in results), against).write(folder)
+        typer.echo(f"{folder}: {len(results)} run{'s' if len(results) > 1 else ''}")
 
 
 @app.command()
@@ -274,8 +277,11 @@ def _check_images(root: Path, sha256: str) -> None:
         )
 
 
-def _read(folders: Sequence[Path]) -> "list[tuple[Protocol, list[Result]]]":
-    """Finished runs by protocol; those that do not belong to the folder's are refused, and changed ones, too."""
+def _read(folders: Sequence[Path]) -> "list[tuple[Protocol, list[Result], str | None]]":
+    """Finished runs by protocol, and the row that they were compared with.
+
+    Those that do not belong to the folder's protocol are refused, and those that were changed, too.
+    """
     from fedclass.experiment.protocol import STORED, Protocol
     from fedclass.experiment.recipe import experiment
     from fedclass.report.rows import read_config
@@ -292,12 +298,12 @@ def _read(folders: Sequence[Path]) -> "list[tuple[Protocol, list[Result]]]":
             )
         for each in stored:
             protocol = Protocol.stored(each)
-            results, _ = collect([each])
+            results, usual = collect([each])
             for result in results:
                 if (result.path / NAME).exists():
                     check(result.path)
                 protocol.check(experiment(read_config(result.path), where=str(result.path)), where=str(result.path))
-            found.append((protocol, results))
+            found.append((protocol, results, usual))
     return found
 
 
@@ -310,11 +316,11 @@ def _about(protocol: "Protocol") -> list[str]:
 
 
 def _block(
-    protocol: "Protocol", results: "list[Result]", *, against: str | None
+    protocol: "Protocol", results: "list[Result]", usual: str | None, *, against: str | None
 ) -> "tuple[str, list[str], list[Table]]":
     from fedclass.report.benchmark import benchmark_tables
 
-    return protocol.title, _about(protocol), benchmark_tables(results, against=against)
+    return protocol.title, _about(protocol), benchmark_tables(results, against=against or usual)
 
 
 def _print(folders: Sequence[Path], *, against: str | None) -> None:
