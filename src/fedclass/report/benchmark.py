@@ -1,10 +1,12 @@
 """Results of a protocol as tables: how good, how much better, what it cost, and how to check it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import mean
 
+from fedclass.errors import RunError
 from fedclass.report.formats import markdown
-from fedclass.report.rows import Row, rows
+from fedclass.report.rows import Row, check_seeds, rows
 from fedclass.report.tables import MeanDeviation, Table, comparison
 from fedclass.report.units import show_bytes, show_seconds
 from fedclass.runs.kept import NAME, Kept
@@ -16,8 +18,13 @@ HASH = 16  # characters of weights_sha256 in a table
 
 def benchmark_tables(results: Sequence[Result], *, against: str | None = None) -> list[Table]:
     """Accuracy and forgetting, paired differences, costs, and a line per run with the hash of its weights."""
-    seeds = {row.seeds for row in rows(results)}
-    return [*comparison(results, against=against, differences=len(seeds) == 1), _costs(results), _checks(results)]
+    try:
+        check_seeds(rows(results))
+        compared = comparison(results, against=against)
+    except RunError as error:
+        first, *others = comparison(results, against=against, differences=False)
+        compared = [replace(first, notes=(*first.notes, f"No differences are taken: {error}.")), *others]
+    return [*compared, _costs(results), _checks(results)]
 
 
 def benchmark_markdown(protocols: Sequence[tuple[str, Sequence[str], Sequence[Table]]]) -> str:
