@@ -51,13 +51,14 @@ INTRODUCTION = """\
 
 The paper's tables beside ours, at the paper's scale. Everything below is made from runs that are
 kept as data in `results/reproduction`: each run's recipe, summary and events, and which code made
-it. A test compares this page with the data.
+it. `fedclass table`, `report` and `list` read them as any run, and `fedclass benchmark verify` runs
+one again and compares. A test compares this page with the data.
 
 ```
-python bench/reproduction.py keep RUN...           # take over finished runs
-python bench/reproduction.py page                  # make this page again; nothing is trained
-fedclass table results/reproduction/emnist_3task   # kept runs are runs: `report` reads them, too
-fedclass benchmark verify results/reproduction/emnist_3task/NAME   # run one again, and compare
+python bench/reproduction.py keep RUN...   # take over finished runs
+python bench/reproduction.py page          # make this page again; nothing is trained
+fedclass table results/reproduction/emnist_3task
+fedclass benchmark verify results/reproduction/emnist_3task/NAME
 ```
 
 In the tables of results, ours stands above: mean ± standard deviation over seeds. Below it are the
