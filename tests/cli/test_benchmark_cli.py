@@ -149,7 +149,7 @@ def test_mistakes_are_told_before_anything_runs(tmp_path: Path) -> None:
     assert "no best settings of fedavg" in wrong("digits_5task-reduced", "--methods", "fedavg:best")
     told = wrong("digits_5task-reduced", "--set", "train.rounds=1")
     assert "a protocol is fixed; only data.path" in told
-    assert "--seeds x" in wrong("digits_5task-reduced", "--seeds", "x")
+    assert "seeds x" in wrong("digits_5task-reduced", "--seeds", "x")
     missing = wrong("cifar100_10task-reduced", "--methods", "fedavg", "--seeds", "0", code=3)
     assert "cifar100" in missing
     assert not list(tmp_path.rglob("*.toml"))  # nothing is left behind

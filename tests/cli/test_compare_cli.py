@@ -76,7 +76,7 @@ def test_compare_writes_its_tables_and_table_prints_them_again(tiny_settings: li
     against = done("table", "both", "--against", "fedclass:beta=8", cwd=tmp_path)
     assert "Differences from fedclass (paper) beta=8" in against
 
-    assert "--against fedclass: names several rows" in failed(
+    assert "against fedclass: names several rows" in failed(
         "table", "both", "--against", "fedclass", cwd=tmp_path, code=2
     )
     shutil.copytree(both / "fedavg-s0", tmp_path / "copy")
@@ -195,7 +195,7 @@ def test_a_sweep_makes_a_row_per_setting_whatever_the_key(tiny_settings: list[st
     with (tmp_path / "swept" / "results.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert [line["memory.per_client"] for line in lines] == ["0", "8"]
-    assert "to choose between them use --set data.validation=0.1" in shown
+    assert "to choose between them use data.validation=0.1" in shown
     assert [float(line["accuracy_last"]) for line in lines] == [summary(run)["accuracy_last"] for run in runs]
 
 

@@ -32,8 +32,8 @@ PINNED = {
     ("emnist_3task-reduced", 1): "3030710b01c8465e",
     ("svhn_2task", 1): "c6c76e90967cd88f",
     ("svhn_2task-reduced", 1): "b9590ac50fd01539",
-    ("synnum_2task", 1): "99729cf4aa7e2a36",
-    ("synnum_2task-reduced", 1): "c64fb9d4210a2872",
+    ("synnum_2task", 1): "7b8a1865d2aa8250",
+    ("synnum_2task-reduced", 1): "7d67cfd82e60136e",
 }
 
 

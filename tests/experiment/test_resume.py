@@ -268,9 +268,7 @@ def test_a_run_whose_data_moved_goes_on_with_the_same_bits(tiny: Tiny, tiny_file
     stopped_after(tiny(f"data.path={old}", method="fedclass"), tmp_path / "cut", 3)
     old.rename(new)
     stored = str(tmp_path / "cut" / "config.toml")
-    with pytest.raises(
-        DataError, match=r"old\.npz: is not there any more; if it has moved, add --set data\.path=PLACE"
-    ):
+    with pytest.raises(DataError, match=r"old\.npz: is not there any more; if it has moved, give data\.path=PLACE"):
         run_one(load(stored), tmp_path / "cut", go_on=True)
     run_one(load(stored, [f"data.path={new}"]), tmp_path / "cut", go_on=True)
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")

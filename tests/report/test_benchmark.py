@@ -16,6 +16,13 @@ def test_costs_are_means_over_seeds_and_memory_leaves_the_teacher_out(result):
     assert checks.rows[3][:4] == ("derpp (paper)", "1", "60.0", "abababababababab")
 
 
+def test_the_worst_client_and_the_spread_are_shown_where_runs_have_them(result):
+    clients = {"accuracy_worst_client": 40.0, "accuracy_deviation_over_clients": 3.0}
+    tables = benchmark_tables([result("fedavg", seed, **COST, **clients) for seed in (0, 1)])
+    (shown,) = [table for table in tables if table.title == "Clients"]
+    assert shown.rows == (("fedavg (paper)", "40.0 ± 0.0", "3.0 ± 0.0"),)
+
+
 def test_runs_from_before_memory_was_noted_say_nothing_of_it(result):
     _, costs, _ = benchmark_tables([result("fedavg", **COST)])
     assert costs.rows[0][3:5] == ("-", "-")

@@ -99,7 +99,17 @@ def percent(values):
 
 ALL = [
     *("accuracy-matrix", "accuracy-over-rounds", "forgetting-over-rounds", "accuracy-over-tasks"),
-    *("forgetting-over-tasks", "loss-over-rounds", "classes", "confusion", "partition", "clients", "bytes", "time"),
+    *(
+        "forgetting-over-tasks",
+        "loss-over-rounds",
+        "classes",
+        "confusion",
+        "partition",
+        "clients",
+        "client-accuracy",
+        "bytes",
+        "time",
+    ),
 ]
 
 # One run.
@@ -207,12 +217,18 @@ def test_the_most_frequent_mistakes(one):
 def test_clients_and_the_partition(one):
     events, page = one
     rounds = [event for event in events if isinstance(event, RoundFinished)]
+    *_, end = [event for event in events if isinstance(event, TaskFinished)]
+    right = [100 * row[i] / sum(row) for i, row in enumerate(end.confusion)]
+    lowest_first = page.table("Accuracy for each client")[1:]
+    assert [float(row[3]) for row in lowest_first] == sorted(float(row[3]) for row in lowest_first)
     for client, row in enumerate(page.table("Clients")[1:]):
         counts = events[0].counts[client]
         part = [event for event in rounds if client in event.clients]
         last = part[-1].losses[part[-1].clients.index(client)]
         held = sum(n > 0 for n in counts)
-        assert row == [str(client), str(sum(counts)), str(held), str(len(part)), f"{last:.3f}", "0"]
+        own = f"{sum(n * r for n, r in zip(counts, right, strict=True)) / sum(counts):.1f}"
+        assert row == [str(client), str(sum(counts)), str(held), str(len(part)), f"{last:.3f}", own, "0"]
+        assert [str(client), str(sum(counts)), str(held), own] in lowest_first
         assert page.table("Training images per client and task")[client + 1] == [
             *map(str, (client, sum(counts[:2]), sum(counts[2:]), sum(counts)))
         ]
@@ -494,7 +510,7 @@ def test_a_large_run_stays_small(made):
 def test_a_place_that_cannot_be_written_is_one_clear_error(made, told, tmp_path):
     history = read_history(made(events=told()[:1]))
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match=r"cannot be written \(.*\); choose another --out"):
+    with pytest.raises(RunError, match=r"cannot be written \(.*\); choose another place"):
         write_report([history], tmp_path / "file" / "report.html", tmp_path / "file" / "figures")
     with pytest.raises(RunError, match=r"cannot be written \(Is a directory\)"):
         write_report([history], tmp_path, tmp_path / "figures")

@@ -1,13 +1,14 @@
 """fedclass benchmark: fixed protocols, results that anyone can check."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedclass.cli.compare import Against, How, Workers, carry_out, collect, end
-from fedclass.cli.run import ChangedCode, Reuse, Sinks, fresh, said_when_stopped
+from fedclass.cli.compare import Against, Workers, end
+from fedclass.cli.run import ChangedCode, Reuse, Sinks
 from fedclass.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def run(
     """
     from fedclass.experiment.grid import Member, expand
     from fedclass.experiment.protocol import find_protocol
+    from fedclass.studies import How, carry_out, said_when_stopped
 
     found = find_protocol(protocol)
     _only_places(places or ())
@@ -224,7 +226,9 @@ def verify(
     from fedclass.experiment.setup import prepare
     from fedclass.report.verify import compared
     from fedclass.runs.kept import NAME, check
+    from fedclass.runs.layout import fresh
     from fedclass.runs.summary import Result
+    from fedclass.studies import said_when_stopped
 
     root = result.parent if result.is_file() else result
     known = check(root) if (root / NAME).exists() else Result.read(root)
@@ -284,8 +288,12 @@ def _read(folders: Sequence[Path]) -> "list[tuple[Protocol, list[Result], str | 
     """
     from fedclass.experiment.protocol import STORED, Protocol
     from fedclass.experiment.recipe import experiment
+    from fedclass.report.collect import collect
     from fedclass.report.rows import read_config
     from fedclass.runs.kept import NAME, check
+
+    def warn(message: str) -> None:
+        print(f"warning: {message}", file=sys.stderr)
 
     found = []
     for folder in folders:
@@ -298,7 +306,7 @@ def _read(folders: Sequence[Path]) -> "list[tuple[Protocol, list[Result], str | 
             )
         for each in stored:
             protocol = Protocol.stored(each)
-            results, usual = collect([each])
+            results, usual = collect([each], warn)
             for result in results:
                 if (result.path / NAME).exists():
                     check(result.path)

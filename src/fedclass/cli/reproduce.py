@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedclass.cli.compare import How, Seeds, Workers, carry_out, end, setting
-from fedclass.cli.run import ChangedCode, Overrides, Reuse, Sinks, said_when_stopped
+from fedclass.cli.compare import Seeds, Workers, end
+from fedclass.cli.run import ChangedCode, Overrides, Reuse, Sinks
 from fedclass.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ def reproduce(
     from fedclass.report.rows import labels
     from fedclass.runs.layout import flat, write_atomically
     from fedclass.runs.summary import Result
+    from fedclass.studies import How, carry_out, said_when_stopped, setting
 
     if name is None:
         _list()

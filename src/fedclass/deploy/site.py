@@ -34,7 +34,7 @@ from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.runner import one_thread
 from fedclass.federation.client import Client
 from fedclass.federation.evaluate import confusion
-from fedclass.federation.job_checks import failures_named
+from fedclass.federation.hooks import failures_named
 from fedclass.federation.store import ClientState
 from fedclass.federation.train_settings import chosen_device
 from fedclass.rng import seed_streams, streams_restored
@@ -286,7 +286,7 @@ class Site:
         test = _test_images(plan, holdings)
         if self.settings.evaluate and bool((test.labels >= 0).any()):
             made = accepted.experiment
-            with failures_named(job):
+            with failures_named(job.where, made.method):
                 model = accepted.build().to(chosen_device(made.train.device))
                 model.load(job.weights)
                 seed = made.seed_of("training")

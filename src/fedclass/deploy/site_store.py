@@ -28,6 +28,7 @@ from filelock import FileLock
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+import fedclass
 from fedclass.errors import ClientError
 from fedclass.federation.store import Kept
 from fedclass.models.weights import plain
@@ -38,6 +39,11 @@ if TYPE_CHECKING:  # needs cryptography, which a store that is not encrypted can
     from fedclass.deploy.sealed import Seal
 from fedclass.deploy.ledger import Entry, Forgotten, KeptState, today
 
+LOST = {  # with a file, by how its name begins
+    "state": "exemplars are then chosen anew from the images that are still there",
+    "task": "its images then count as new",
+    "forgotten": "the classes it names may then come back",
+}
 STATES = 3  # of the last tasks, or rounds: a server may go back to an earlier checkpoint
 ATTACHED = 2  # of each kind
 OWNER_ONLY = 0o600
@@ -108,6 +114,7 @@ class FederationFolder:
 
     def state(self, tasks: int) -> KeptState:
         path = self._state(tasks)
+        content: dict[str, Any] = {}
         try:
             content, tensors = _opened(self._read(path))
             ledger = tuple(Entry(**entry) for entry in content["ledger"])
@@ -115,6 +122,12 @@ class FederationFolder:
             rows = Kept(tensors, content.get("model_classes", 0))
             return KeptState(content["tasks"], tuple(content["classes"]), ledger, images, content["made_with"], rows)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            if content:  # it is whole, as its hash says
+                version = content.get("version", "of an older version")
+                raise ClientError(
+                    f"{path}: was written by fedclass {version}, and fedclass {fedclass.__version__} cannot read it; "
+                    f"go back to that version, or remove it ({LOST['state']})"
+                ) from error
             raise self._damaged(path, error) from error
 
     def save_state(self, state: KeptState) -> None:
@@ -133,6 +146,7 @@ class FederationFolder:
             "ledger": [asdict(entry) for entry in state.ledger],
             "made_with": state.made_with,
             "model_classes": state.rows.classes,
+            "version": fedclass.__version__,
         }
         images = torch.from_numpy(np.ascontiguousarray(state.images))
         self._write(self._state(state.tasks), _closed(content, {"images": images, **state.rows.tensors}))
@@ -329,11 +343,7 @@ class FederationFolder:
         return content
 
     def _damaged(self, path: Path, error: Exception) -> ClientError:
-        lost = {
-            "state": "exemplars are then chosen anew from the images that are still there",
-            "task": "its images then count as new",
-            "forgotten": "the classes it names may then come back",
-        }.get(path.name.split("-")[0].split(".")[0], "it is then written anew")
+        lost = LOST.get(path.name.split("-")[0].split(".")[0], "it is then written anew")
         return ClientError(f"{path}: damaged ({error}); restore it from a backup, or remove it ({lost})")
 
 

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+import fedclass
 from fedclass.data.memory import Exemplars
 from fedclass.errors import RunError
 from fedclass.federation.store import ClientState, Kept
@@ -67,6 +68,17 @@ class Checkpoint:
     clients: Mapping[int, ClientState]
     events: int  # bytes
     made_with: Mapping[str, Any]
+
+
+class OtherVersion(RunError):  # noqa: N818
+    """A checkpoint that is whole, and that this version does not understand."""
+
+    def __init__(self, path: Path, content: Mapping[str, Any], error: Exception) -> None:
+        version = content.get("made_with", {}).get("version", "another version")
+        super().__init__(
+            f"{path}: was written by fedclass {version}, and fedclass {fedclass.__version__} cannot read it "
+            f"({type(error).__name__}: {error}); go on with that version, or begin another run"
+        )
 
 
 class Checkpoints:
@@ -133,21 +145,10 @@ class Checkpoints:
             clients, models = (self._read(content["files"][kind]) for kind in ("clients", "models"))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             raise RunError(f"{path}: this checkpoint is damaged ({error})") from error
-        state = State(
-            task=content["task"],
-            round=content["round"],
-            weights=_part(models, "weights") or None,
-            last=_part(models, "last") or None,
-            method=_part(models, "method"),
-            optimizer=_part(models, "optimizer"),
-            confusions=[np.array(counts, np.int64) for counts in content["confusions"]],
-            reached=frozenset(content["reached"]),
-            totals=Totals(**content["totals"]),
-            before_task=Totals(**content["before_task"]),
-            registry=content.get("registry", {}),  # older ones have none
-            validations=[np.array(counts, np.int64) for counts in content.get("validations", [])],
-        )
-        return Checkpoint(state, _clients_from_tensors(clients), content["events"], content["made_with"])
+        try:
+            return _understood(content, models, clients)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:  # it is whole, as its hash says
+            raise OtherVersion(path, content, error) from error
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:08d}.json"
@@ -179,6 +180,24 @@ class Checkpoints:
         for path in self.folder.glob("*.safetensors"):
             if path.name not in needed:
                 path.unlink()
+
+
+def _understood(content: Mapping[str, Any], models: Mapping[str, Tensor], clients: Mapping[str, Tensor]) -> Checkpoint:
+    state = State(
+        task=content["task"],
+        round=content["round"],
+        weights=_part(models, "weights") or None,
+        last=_part(models, "last") or None,
+        method=_part(models, "method"),
+        optimizer=_part(models, "optimizer"),
+        confusions=[np.array(counts, np.int64) for counts in content["confusions"]],
+        reached=frozenset(content["reached"]),
+        totals=Totals(**content["totals"]),
+        before_task=Totals(**content["before_task"]),
+        registry=content.get("registry", {}),  # older ones have none
+        validations=[np.array(counts, np.int64) for counts in content.get("validations", [])],
+    )
+    return Checkpoint(state, _clients_from_tensors(clients), content["events"], content["made_with"])
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:

@@ -22,13 +22,13 @@ from fedclass.engines.processes import (
 )
 from fedclass.errors import FedclassError, RunError
 from fedclass.experiment.config import Experiment
-from fedclass.experiment.launch import check_importable, cores, left_to_do, run_one
+from fedclass.experiment.launch import cores, left_to_do, run_one
 from fedclass.experiment.reuse import key_after
 from fedclass.experiment.setup import Setup, prepare
 from fedclass.experiment.source_code import listed, of_code, sources
 from fedclass.runs.events import Event, RunFinished, TaskStarted
 from fedclass.runs.layout import RunDirectory, create
-from fedclass.usercode import watching
+from fedclass.usercode import pickled, watching
 
 Launch = tuple[Experiment, Path]  # and its run directory
 Told = tuple[int, Event | FedclassError | None]  # None: all is written
@@ -71,9 +71,9 @@ def run_all(
                 number = ready[0]
                 waiting.remove(number)
                 beginning[number] = firsts[number]
-                pickled = pickle.dumps(experiments[number])
+                sent = pickled(experiments[number])
                 with signals_later():
-                    running[number] = new_process(_work, number, pickled, files[number], {**each, **how}, told)
+                    running[number] = new_process(_work, number, sent, files[number], {**each, **how}, told)
                 continue
             gone = [number for number, process in running.items() if process.exitcode is not None]
             try:
@@ -109,7 +109,6 @@ def _prepared(
     """What each experiment's first task is known by, and its code. All that can be wrong with any comes out here."""
     firsts, files = [], []
     for number, (experiment, root) in enumerate(experiments):
-        check_importable(experiment)
         directory = RunDirectory(root)
         setup: Setup | None
         if directory.config.exists():
@@ -126,9 +125,7 @@ def _prepared(
     return firsts, files
 
 
-def _work(
-    number: int, pickled: bytes, files: Mapping[str, str | None], how: dict[str, Any], told: "Queue[Told]"
-) -> None:
+def _work(number: int, sent: bytes, files: Mapping[str, str | None], how: dict[str, Any], told: "Queue[Told]") -> None:
     """files: the code when all experiments were prepared. A process imports it anew, perhaps hours later."""
 
     def stop(*_: object) -> None:
@@ -141,7 +138,7 @@ def _work(
     keep_freed_memory()
     try:
         with watching():
-            launch: Launch = pickle.loads(pickled)
+            launch: Launch = pickle.loads(sent)
         now = of_code(launch[0]).files
         if changed := sorted(name for name in {*files, *now} if files.get(name) != now.get(name)):
             raise RunError(f"{launch[1]}: {listed(changed)}: changed since the first runs began; start all of it again")

@@ -24,11 +24,12 @@ from fedclass.federation import server_optimizer
 from fedclass.federation.aggregation import Aggregation, standing_out
 from fedclass.federation.evaluate import confusion
 from fedclass.federation.faults import dropped_out
+from fedclass.federation.hooks import Checks, failures_named
 from fedclass.federation.server import Missing, breakage, sample, usable
 from fedclass.federation.store import MemoryStore
 from fedclass.federation.train_settings import chosen_device
 from fedclass.methods.base import ServerContext
-from fedclass.methods.declare import Sizes, grown, misfit
+from fedclass.methods.declare import Sizes, grown
 from fedclass.models.incremental import IncrementalModel
 from fedclass.rng import generator, seed_streams, streams_restored
 from fedclass.runs.events import (
@@ -166,7 +167,7 @@ class Run:
         if task == 0:
             self._seed("start", task)
             with watching():
-                own = self._own("start", self.method.start(self._server(task, 0, weights, own)))
+                own = self._own(self._call("start", self._server(task, 0, weights, own)))
         learners = self.curriculum.learners(task, self.experiment.train.rounds - 1, self.tell)
         names = self.schedule.names(self.schedule.new_classes(task))
         self.tell(TaskStarted(task=task, new_classes=names, clients=len(learners)))
@@ -276,8 +277,8 @@ class Run:
         if first is not None:
             mean = Aggregation(self.experiment.aggregation, state.weights, self.curriculum)
             server = replace(self._server(state.task, state.round, state.weights, state.method), mean=mean)
-            weights, own = self.method.aggregate(server, chain([first], updates))
-            answers.clipped, own = mean.clipped, self._own("aggregate", own)
+            weights, own = self._call("aggregate", server, chain([first], updates))
+            answers.clipped, own = mean.clipped, self._own(own)
             weights, moments = server_optimizer.step(settings, self.model, state.weights, weights, state.optimizer)
             fault = breakage(self.model, weights, state.weights, self._noise())
             if fault is None:
@@ -345,10 +346,24 @@ class Run:
             mean=Aggregation(self.experiment.aggregation, weights, self.curriculum),
         )
 
-    def _own(self, hook: str, own: Tensors) -> Tensors:
-        """What a hook has returned as the method's state; RunError if that is not what the method declares."""
-        if (fault := misfit(own, self.declared.server, Sizes.of(self.model))) is not None:
-            raise RunError(f"{self.experiment.method_name}: {type(self.method).__name__}.{hook}: {fault}")
+    def _call(self, hook: str, server: ServerContext, *rest: object) -> Any:
+        """What a hook of the method returns, if it is of the right kind."""
+        check = Checks(self._where(server.task, server.round), self.method, RunError)
+        unchanged = check.unchanged(**{"server.state": server.state, "server.weights": server.weights})
+        with failures_named(check.where, self.method, RunError):
+            made = getattr(self.method, hook)(server, *rest)
+        unchanged(hook)
+        if hook != "start":
+            check.weights_and_state(hook, made, server.weights, sane=hook != "aggregate")
+        check.tensors(hook, made if hook == "start" else made[1], self.declared.server, server.sizes)
+        return made
+
+    def _where(self, task: int, round: int) -> str:
+        rounds = self.experiment.train.rounds
+        return f"task {task + 1}, {f'round {round + 1}' if round < rounds else 'end of the task'}"
+
+    def _own(self, own: Tensors) -> Tensors:
+        """A method's state as it is kept."""
         return {name: tensor.detach().cpu() for name, tensor in own.items()}
 
     def _broadcast(self, names: Sequence[str], own: Tensors) -> Tensors:
@@ -382,8 +397,8 @@ class Run:
         task, rounds, weights = state.task, self.experiment.train.rounds, state.weights
         assert weights is not None
         self._seed("end_rounds", task)
-        weights, own = self.method.end_rounds(self._server(task, rounds, weights, state.method))
-        own = self._own("end_rounds", own)
+        weights, own = self._call("end_rounds", self._server(task, rounds, weights, state.method))
+        own = self._own(own)
         everyone, frozen = self.curriculum.everyone(), self.model.frozen_sha256
         jobs = [Job(client, task, rounds, "end_task", weights, None, frozen=frozen) for client in everyone]
         updates = list(self._usable(jobs))
@@ -391,14 +406,16 @@ class Run:
         if self.declared.uploads.get("end_task") or self.declared.rows or selects in HERDING:
             self.totals.bytes_down += len(jobs) * nbytes(weights)
         self._seed("end_task", task)
-        weights, own = self.method.end_task(self._server(task, rounds, weights, own), [u.extras for u in updates])
-        own = self._own("end_task", own)
+        weights, own = self._call("end_task", self._server(task, rounds, weights, own), [u.extras for u in updates])
+        own = self._own(own)
         if not set(self.declared.predicts_with) <= own.keys():
             raise RoundError(
                 f"task {task + 1}: no client sent its {' and '.join(self.declared.predicts_with)}, without which "
                 "nothing can be predicted; its events.jsonl says why each was rejected or missing"
             )
-        if never := self.method.never_predicted(own):
+        with failures_named(self._where(task, rounds), self.method, RunError):
+            never = self.method.never_predicted(own)
+        if never:
             names = ", ".join(map(repr, self.schedule.names(never[:5]))) + (" ..." if len(never) > 5 else "")
             message = (
                 f"task {task + 1}: no client has enough exemplars of class {names}, which is never predicted; "
@@ -412,9 +429,8 @@ class Run:
         own = self._broadcast(self.declared.predicts_with, own)
 
         def here(test: Split) -> Counts:
-            self.model.load(weights)
             self._seed("evaluate", task)
-            return confusion(self.model, self.method, own, test, self.curriculum.normalisation)
+            return self._tested(weights, own, test)
 
         def at_clients(clients: Sequence[int]) -> Iterator[Update]:
             rounds, frozen = self.experiment.train.rounds, self.model.frozen_sha256
@@ -427,7 +443,9 @@ class Run:
     def _validate(self, weights: Weights, own: Tensors) -> Counts | None:
         """Counts on validation images, if there are any."""
         images = self.curriculum.validation
-        if images is None:
-            return None
+        return None if images is None else self._tested(weights, own, images)
+
+    def _tested(self, weights: Weights, own: Tensors, images: Split) -> Counts:
         self.model.load(weights)
-        return confusion(self.model, self.method, own, images, self.curriculum.normalisation)
+        with failures_named("evaluation", self.method, RunError):
+            return confusion(self.model, self.method, own, images, self.curriculum.normalisation)

@@ -174,10 +174,10 @@ def check_code(directory: RunDirectory, now: Sources, *, changed_code: bool) -> 
         found = ["an older version of fedclass did not note its code"]
         what = f"an older version of fedclass began it, and did not note by which code (no {directory.source.name})"
     if found and not changed_code:
-        go_on = "--changed-code takes it as it is" if directory.finished else "--changed-code goes on all the same"
+        go_on = "takes it as it is" if directory.finished else "goes on all the same"
         raise RunError(
-            f"{directory.root}: {what}. Change it back, or choose another directory and run it again; {go_on}, and "
-            "results say so"
+            f"{directory.root}: {what}. Change it back, or choose another directory and run it again; "
+            f"--changed-code (changed_code=True) {go_on}, and results say so"
         )
     return found
 

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from fedclass.data.batches import as_input, normalise
 from fedclass.data.image_set import Split
+from fedclass.errors import RunError
 from fedclass.methods.base import Method
+from fedclass.methods.declare import found
 from fedclass.models.incremental import IncrementalModel
 from fedclass.wire import Tensors
 
@@ -25,7 +27,11 @@ def scores(
 ) -> Tensor:
     """(B, H, W, C) uint8 images to (B, classes) scores, the highest wins. A backbone's own normalisation goes first."""
     inputs = normalise(images, *(model.normalisation or normalisation))
-    return method.predict(model, as_input(inputs).to(model.device), state)
+    made = method.predict(model, as_input(inputs).to(model.device), state)
+    shape = (len(images), model.classes)
+    if not isinstance(made, Tensor) or tuple(made.shape) != shape:
+        raise RunError(f"{type(method).__name__}.predict: must return scores {shape}; it returned {found(made)}")
+    return made
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from fedclass.models.head import HeadInit
 from fedclass.models.incremental import IncrementalModel, Normalisation
 from fedclass.models.resnet import BACKBONES, Norm
 from fedclass.rng import seed_streams, streams_restored
-from fedclass.usercode import imported, watching
+from fedclass.usercode import imported, reason, watching
 
 
 def _backbone(name: str, norm: Norm, args: Mapping[str, Any]) -> nn.Module:
@@ -29,7 +29,7 @@ def _backbone(name: str, norm: Norm, args: Mapping[str, Any]) -> nn.Module:
             raise
         except Exception as error:  # it is the user's code: anything may come out of it
             given = f" with {', '.join(args)}" if args else ""
-            raise ConfigError(f"[model] name: calling {name!r}{given} failed ({error})") from error
+            raise ConfigError(f"[model] name: calling {name!r}{given} failed: {reason(error)}") from error
     elif name in BACKBONES:
         if args:
             raise ConfigError(
@@ -111,7 +111,7 @@ def _features(backbone: nn.Module, name: str, image_size: tuple[int, int]) -> in
         output = backbone.eval()(torch.zeros(2, 3, *image_size))
     except Exception as error:  # it is the user's code: anything may come out of it
         raise ConfigError(
-            f"[model] name: {name!r} cannot take images of 3x{image_size[0]}x{image_size[1]}: {error}"
+            f"[model] name: {name!r} cannot take images of 3x{image_size[0]}x{image_size[1]}: {reason(error)}"
         ) from error
     backbone.train(was_training)
     if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != 2:

@@ -7,12 +7,13 @@ from statistics import mean
 from fedclass.errors import RunError
 from fedclass.report.formats import markdown
 from fedclass.report.rows import Row, check_seeds, rows
-from fedclass.report.tables import MeanDeviation, Table, comparison
+from fedclass.report.tables import MeanDeviation, Table, comparison, mean_deviation
 from fedclass.report.units import show_bytes, show_seconds
 from fedclass.runs.kept import NAME, Kept
 from fedclass.runs.summary import Result
 
 KEPT = ("exemplars", "rows", "clients", "server")  # of memory_bytes; a teacher is told apart
+CLIENTS = {"worst client": "accuracy_worst_client", "deviation over clients": "accuracy_deviation_over_clients"}
 HASH = 16  # characters of weights_sha256 in a table
 
 
@@ -24,7 +25,7 @@ def benchmark_tables(results: Sequence[Result], *, against: str | None = None) -
     except RunError as error:
         first, *others = comparison(results, against=against, differences=False)
         compared = [replace(first, notes=(*first.notes, f"No differences are taken: {error}.")), *others]
-    return [*compared, _costs(results), _checks(results)]
+    return [*compared, *_clients(results), _costs(results), _checks(results)]
 
 
 def benchmark_markdown(protocols: Sequence[tuple[str, Sequence[str], Sequence[Table]]]) -> str:
@@ -33,6 +34,15 @@ def benchmark_markdown(protocols: Sequence[tuple[str, Sequence[str], Sequence[Ta
     for title, about, tables in protocols:
         blocks += [f"## {title}\n", *(f"{line}\n" for line in about), *map(markdown, tables)]
     return "\n".join(blocks)
+
+
+def _clients(results: Sequence[Result]) -> list[Table]:
+    """How clients fare; none where a run was made before this was noted, or where no client can be told."""
+    if any(run.summary.get(key) is None for run in results for key in CLIENTS.values()):
+        return []
+    cells = [(str(row.label), *(mean_deviation(row.runs, key) for key in CLIENTS.values())) for row in rows(results)]
+    note = "Percent, after the last task: accuracy on each client's own classes, weighted as it holds them."
+    return [Table("Clients", ("method (variant)", *CLIENTS), tuple(cells), (note,))]
 
 
 def _costs(results: Sequence[Result]) -> Table:

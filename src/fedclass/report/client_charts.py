@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from statistics import pstdev
 
 import numpy as np
 
@@ -27,6 +28,7 @@ def clients(run: History) -> Chart | None:
             run.started.name_of(record.client),
             *(str(n) for n in (record.images, record.classes, record.rounds)),
             rounded(record.loss, 3),
+            rounded(record.accuracy, 1),
             str(record.rejected),
         )
         for record in run.clients
@@ -46,8 +48,41 @@ def clients(run: History) -> Chart | None:
             y_label="last loss",
         ),
         numbers=Table(
-            "Clients", ("client", "images", "classes", "rounds taken part", "last loss", "rejected updates"), rows, ()
+            "Clients",
+            ("client", "images", "classes", "rounds taken part", "last loss", "accuracy", "rejected updates"),
+            rows,
+            (),
         ),
+        open=len(rows) <= MOST_OPEN,
+    )
+
+
+def client_accuracy(run: History) -> Chart | None:
+    """Images against accuracy: a dot per client whose classes are known and tested."""
+    found = [(record, record.accuracy) for record in run.clients if record.accuracy is not None]
+    if not found:
+        return None
+    accuracies = [accuracy for _, accuracy in found]
+    worst, lowest = min(found, key=lambda pair: pair[1])
+    rows = tuple(
+        (run.started.name_of(record.client), str(record.images), str(record.classes), f"{accuracy:.1f}")
+        for record, accuracy in sorted(found, key=lambda pair: pair[1])
+    )
+    return Chart(
+        name="client-accuracy",
+        title="Accuracy for each client",
+        caption=f"Of the last global model, on {run.images} in the shares of the client's own training classes "
+        "(accuracy_per_client); larger dots have more classes.",
+        alt=f"From {lowest:.1f} % (client {run.started.name_of(worst.client)}) to {max(accuracies):.1f} %, with a "
+        f"deviation of {pstdev(accuracies):.1f} over {len(found)} clients",
+        figure=drawing.scatter(
+            [record.images for record, _ in found],
+            accuracies,
+            [record.classes for record, _ in found],
+            x_label="training images",
+            y_label="accuracy (%)",
+        ),
+        numbers=Table("Accuracy for each client", ("client", "images", "classes", "accuracy"), rows, ()),
         open=len(rows) <= MOST_OPEN,
     )
 

@@ -31,7 +31,7 @@ DATA = {
     "fashion-mnist": "Fashion-MNIST",
     "synnum": "Drawn digits",
 }
-MEASURED = ("accuracy_", "forgetting_", "bwt")  # figures on test images
+MEASURED = ("accuracy_", "worst_client", "forgetting_", "bwt")  # figures on test images
 
 LATEX = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
@@ -130,7 +130,14 @@ def _latex(cell: str) -> str:
 
 
 def runs_csv(results: Sequence[Result], *, against: str | None = None, differences: bool = True) -> str:
-    """A line per run, nothing rounded: what it was, all plain figures of its summary, and its differences from the
+    """A line per run, as `run_records`."""
+    return csv_text(run_records(results, against=against, differences=differences))
+
+
+def run_records(
+    results: Sequence[Result], *, against: str | None = None, differences: bool = True
+) -> list[dict[str, Any]]:
+    """A record per run, nothing rounded: what it was, all plain figures of its summary, and its differences from the
     reference's run with the same seed. Of runs with validation images, only the best setting's have test figures."""
     settings = {result.path: Setting.read(result) for result in results}
     values = {path: dict(setting.values) for path, setting in settings.items()}
@@ -156,7 +163,7 @@ def runs_csv(results: Sequence[Result], *, against: str | None = None, differenc
                     | (_gaps(figures, reference, number, tasks, images) if reference else {})
                     | {"run": str(run.path)}
                 )
-    return csv_text(records)
+    return records
 
 
 def csv_text(records: Sequence[Mapping[str, Any]]) -> str:

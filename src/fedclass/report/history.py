@@ -60,6 +60,7 @@ class ClientRecord:
     rounds: int  # in which its update was used
     loss: float | None  # in the last of them
     rejected: int
+    accuracy: float | None  # of the last model, on test images in the shares of the client's own classes
 
 
 @dataclass
@@ -196,11 +197,20 @@ class History:
                 took_part[client] += 1
                 loss[client] = value
         refused = [event.client for event in self.rejected]
+        counts = self.started.counts
+        last = self.tasks[-1].confusion if self.tasks else []
+        tested = metrics.accuracy_per_client(last, counts) if last else [None] * len(counts)
         return [
             ClientRecord(
-                client, sum(held), sum(n > 0 for n in held), took_part[client], loss.get(client), refused.count(client)
+                client,
+                sum(held),
+                sum(n > 0 for n in held),
+                took_part[client],
+                loss.get(client),
+                refused.count(client),
+                accuracy,
             )
-            for client, held in enumerate(self.started.counts)
+            for client, (held, accuracy) in enumerate(zip(counts, tested, strict=True))
         ]
 
     @cached_property

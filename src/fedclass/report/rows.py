@@ -127,7 +127,7 @@ def find(known: Sequence[Label], name: str) -> Label:
     if len(found) == 1:
         return found[0]
     what = "names several rows" if found else "there is no such row"
-    raise ConfigError(f"--against {name}: {what}; name one of: {'; '.join(map(str, found or known))}")
+    raise ConfigError(f"against {name}: {what}; name one of: {'; '.join(map(str, found or known))}")
 
 
 def rows(results: Sequence[Result]) -> list[Row]:

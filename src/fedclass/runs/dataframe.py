@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from fedclass import metrics
 from fedclass.errors import ConfigError, RunError
 from fedclass.runs.events import RoundFinished, TaskFinished, read_events
 from fedclass.runs.find import Listed, list_runs
@@ -15,9 +16,9 @@ from fedclass.runs.moved_keys import relocated
 
 Record = dict[str, str | int | float | bool | None]
 Place = str | os.PathLike[str]
-Per = Literal["run", "round"]
+Per = Literal["run", "round", "client"]
 
-LISTS = ("accuracy_matrix", "forgetting_per_task")  # of the summary, which get a column per task
+LISTS = ("accuracy_matrix", "forgetting_per_task", "accuracy_per_client")  # of the summary, which are no columns
 VALIDATION = "validation_"
 
 
@@ -33,6 +34,10 @@ def results(places: Place | Iterable[Place] = "runs", *, per: Per = "run") -> li
     per="round": a record for each round after which the global model was tested, of unfinished runs too. Tasks and
     rounds count from 1; accuracies are in percent, over all classes met so far.
 
+    per="client": a record for each client after each finished task: the global model's accuracy on test images in the
+    shares of the client's own classes (`metrics.accuracy_per_client`), with how many images and classes it has of those
+    met so far. A client of which that is not known, such as a site that withholds its counts, has None.
+
     A run that holds out validation images has the same figures on them, with validation_ before their names; within
     tasks it has these alone.
 
@@ -41,8 +46,8 @@ def results(places: Place | Iterable[Place] = "runs", *, per: Per = "run") -> li
     if per not in get_args(Per):
         raise ConfigError(f"results: per = {per!r}: must be one of {', '.join(map(repr, get_args(Per)))}")
     runs = [run for place in ([places] if isinstance(places, str | os.PathLike) else places) for run in _runs(place)]
-    if per == "round":
-        return [record for run in runs for record in _rounds(run)]
+    if per != "run":
+        return [record for run in runs for record in (_rounds(run) if per == "round" else _clients(run))]
     return [_run(run.path, run.summary) for run in runs if run.summary is not None]
 
 
@@ -89,6 +94,37 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Record:
     return record
 
 
+def _clients(run: Listed) -> Iterator[Record]:
+    start = run.started
+    ends = {
+        event.task: event for event in read_events(RunDirectory(run.path).events) if isinstance(event, TaskFinished)
+    }
+    for task, end in sorted(ends.items()):
+        accuracies = metrics.accuracy_per_client(end.confusion, start.counts)
+        for client, (held, accuracy) in enumerate(zip(start.counts, accuracies, strict=True)):
+            met = held[: len(end.confusion)]
+            yield {
+                **_identity(run),
+                "task": task + 1,
+                "client": client,
+                "name": start.name_of(client),
+                "images": sum(met),
+                "classes": sum(count > 0 for count in met),
+                "accuracy": accuracy,
+            }
+
+
+def _identity(run: Listed) -> Record:
+    start = run.started
+    return {
+        "run": str(run.path),
+        "method": start.method,
+        "variant": start.variant,
+        "dataset": start.dataset,
+        "seed": start.seed,
+    }
+
+
 def _rounds(run: Listed) -> Iterator[Record]:
     start = run.started
     finished: dict[tuple[int, int], RoundFinished] = {}  # by task and round: a resumed run may tell of one twice
@@ -108,11 +144,7 @@ def _rounds(run: Listed) -> Iterator[Record]:
         else:
             continue
         yield {
-            "run": str(run.path),
-            "method": start.method,
-            "variant": start.variant,
-            "dataset": start.dataset,
-            "seed": start.seed,
+            **_identity(run),
             "task": task + 1,
             "round": round + 1,
             "round_in_run": task * start.rounds + round + 1,

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -123,12 +124,12 @@ def create(root: Path) -> RunDirectory:
     try:
         root.mkdir(parents=True, exist_ok=True)
         if {path.name for path in root.iterdir()} - {".lock", "config.toml.part"}:  # these of a run that never began
-            raise RunError(f"{root}: is not empty; choose another --out, or remove it")
+            raise RunError(f"{root}: is not empty; choose another directory, or remove it")
         probe = root / ".writable"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise RunError(f"{root}: cannot write there ({error.strerror}); choose another --out") from error
+        raise RunError(f"{root}: cannot write there ({error.strerror}); choose another directory") from error
     return RunDirectory(root)
 
 
@@ -148,6 +149,12 @@ def write_atomically(path: Path, content: str | bytes, *, mode: int = 0o666) -> 
     except OSError:
         part.unlink(missing_ok=True)
         raise
+
+
+def fresh(name: str) -> Path:
+    """Below runs/, with the time before the name."""
+    milliseconds = time.time_ns() // 1_000_000 % 1000  # two runs may start within a second
+    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}{milliseconds:03d}-{name}"
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
