@@ -171,15 +171,23 @@ def compared(
     return Study(root, members, finished, tables, failures, against)
 
 
-def carry_out(members: "Sequence[Member]", how: How, *, against: str | None = None) -> dict[int, FedclassError]:
+def carry_out(
+    members: "Sequence[Member]",
+    how: How,
+    *,
+    against: str | None = None,
+    prepared: Callable[[], None] = lambda: None,
+) -> dict[int, FedclassError]:
     """Run what is missing, shown live. Returns failures by the member's number.
 
     `fedclass table` will show the runs in the order of the members, and differences from the row `against`.
+    prepared: is called once nothing can be wrong any more with any run, before the first one is run.
     """
     from fedclass.cli.display import display
     from fedclass.experiment.parallel import run_all
 
-    def prepared() -> None:
+    def begin() -> None:
+        prepared()
         for folder in dict.fromkeys(member.path.parent for member in members):
             inside = [member.path.name for member in members if member.path.parent == folder]
             Order(tuple(inside), against).write(folder)
@@ -201,7 +209,7 @@ def carry_out(members: "Sequence[Member]", how: How, *, against: str | None = No
             listen=listen,
             reuse=how.reuse,
             changed_code=how.changed_code,
-            prepared=prepared,
+            prepared=begin,
         )
 
 

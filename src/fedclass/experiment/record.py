@@ -16,6 +16,7 @@ from fedclass.errors import RunError
 from fedclass.experiment.checkpoint import Checkpoint, Checkpoints, State
 from fedclass.experiment.curriculum import Curriculum
 from fedclass.experiment.machine import fingerprint
+from fedclass.experiment.memory_use import memory_bytes
 from fedclass.experiment.resume import PLACES, changes, circumstances, differences, last_whole
 from fedclass.experiment.reuse import Reuse
 from fedclass.experiment.source_code import Parts, Sources, check_code, listed, seen_in_training, sources
@@ -236,5 +237,6 @@ def summarised(curriculum: Curriculum, state: State, model: Tensors, engine: str
         "bytes_down": state.totals.bytes_down,
         "seconds": state.totals.seconds,
         "samples_per_second": state.totals.samples / state.totals.seconds,
+        "memory_bytes": memory_bytes(curriculum),
         "weights_sha256": sha256(model),
     }

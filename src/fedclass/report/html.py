@@ -69,8 +69,13 @@ def write_report(runs: Sequence[History], page: Path, pictures: Path, *, picture
         ) from error
 
 
-def build(runs: Sequence[History]) -> Report:
-    """Everything of a report; nothing is written."""
+def build(
+    runs: Sequence[History], *, title: str | None = None, tables: Sequence[Table] = (), notes: Sequence[str] = ()
+) -> Report:
+    """Everything of a report; nothing is written.
+
+    title, tables of results: in place of the usual ones.  notes: before the others.
+    """
     groups, shown = group(runs), group([run.shown() for run in runs])
     called = names(runs)
     single = runs[0] if len(runs) == 1 else None
@@ -85,16 +90,16 @@ def build(runs: Sequence[History]) -> Report:
     ]
     sections = [section for section in sections if section.charts or section.tables]
     drawn = [chart for section in sections for chart in section.charts]
-    start = runs[0].started
+    start, rows = runs[0].started, bool(finished) and not single
     page = (
         _environment()
         .get_template("report.html.j2")
         .render(
-            title=f"{single.label if single else _methods(groups)} on {start.dataset}",
+            title=title or f"{single.label if single else _methods(groups)} on {start.dataset}",
             facts=_facts(runs),
-            notes=[*_other_seeds(finished), *_notes(runs, called)],
+            notes=[*notes, *_other_seeds(finished), *_notes(runs, called)],
             tiles=_tiles(single) if single else [],
-            results=results_tables([r for g in finished for r in g.results()]) if finished and not single else [],
+            results=tables or (results_tables([r for g in finished for r in g.results()]) if rows else []),
             looks={g.label: g.style.slot % len(style.PALETTE) for g in groups},
             listed=None if single else _run_table(shown, called),
             settings=None if single else _settings_table(groups),

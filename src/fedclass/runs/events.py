@@ -1,6 +1,7 @@
 """What happened in a run: typed facts, one JSON line each. Reports read only these."""
 
 import json
+import lzma
 import os
 import time
 from collections.abc import Iterator
@@ -261,10 +262,12 @@ class EventLog:
 def read_events(path: Path) -> Iterator[Event]:
     """The events of a run; a last line that was cut short by a crash is left out."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        content = path.read_bytes()
+        text = (lzma.decompress(content) if path.suffix == ".xz" else content).decode()
+        lines = text.splitlines(keepends=True)
     except OSError as error:
         raise RunError(f"{path}: cannot read it ({error.strerror}); is {path.parent} a run directory?") from error
-    except UnicodeDecodeError as error:
+    except (UnicodeDecodeError, lzma.LZMAError) as error:
         raise RunError(f"{path}: is damaged ({error})") from error
     for number, line in enumerate(lines, start=1):
         try:
