@@ -112,7 +112,7 @@ store = "store"
         ('port = "x"', "", "unknown key 'port'"),
         ("superlnk = 1", "", "did you mean 'superlink'?"),
         ('ca = "images/ok"\nkey = "images/ok"', 'annonce = "names"', "did you mean 'announce'?"),
-        ('ca = "images/ok"\nkey = "images/ok"', "holdout = 2.0", "holdout = 2.0: must be from 0"),
+        ('ca = "images/ok"\nkey = "images/ok"', "holdout = 2.0", "holdout = 2.0: Input should be less than 1"),
     ],
 )
 def test_a_site_with_a_wrong_file_does_not_start(more: str, site: str, message: str) -> None:
