@@ -78,6 +78,8 @@ class Federation:
         usual = {
             "set": "train.rounds=2 train.local_epochs=1 memory.per_client=6 evaluation.every=0",
             "out": str(self.root / "run"),
+            "classes-admit": "all",
+            "min-class-images": 1,
             "tasks": 2,
             "poll-seconds": 0.01,
             "ask-every-seconds": 0.1,
@@ -496,11 +498,11 @@ def test_fewer_updates_than_wanted_stop_the_run_and_it_goes_on_later(federation:
     for name in ("north", "south"):
         federation.site(name, {"ant": 20, "bee": 20})
     settings = "train.rounds=3 train.local_epochs=1 memory.per_client=6 server.participation=1.0 server.min_updates=2"
-    federation.run(tasks=1, set=settings)
+    federation.run(tasks=1, set=settings, min_sites=1)
     undisturbed = (federation.root / "run").rename(federation.root / "undisturbed")
     node = next(iter(federation.grid.nodes))
     federation.grid.tamper = once(lambda: federation.grid.away.add(node), task=0, phase="train")
     with pytest.raises(RoundError, match=r"1 of 2 updates were usable"):
-        federation.run(tasks=1, set=settings)
+        federation.run(tasks=1, set=settings, min_sites=1)
     federation.grid.away = set()
     assert federation.run(tasks=1, set=settings)["weights_sha256"] == Result.read(undisturbed).summary["weights_sha256"]

@@ -19,6 +19,7 @@ from fedclass.runs.events import (
     RunFinished,
     RunResumed,
     RunStarted,
+    SiteChanged,
     SitesKnown,
     TaskFinished,
     TaskReused,
@@ -145,8 +146,12 @@ class Live:
                 self.remark(number, remark(event), style="none")
             case TaskReused():
                 self.remark(number, remark(event), style="none")
-            case Warned() | UpdateRejected() | UpdateMissing():
+            case UpdateRejected() | UpdateMissing():
+                self.remark(number, remark(event, self.paces[number].started.called), style="yellow")
+            case Warned():
                 self.remark(number, remark(event), style="yellow")
+            case SiteChanged():
+                self.remark(number, remark(event), style="none" if event.connected else "yellow")
             case SitesKnown():
                 pace = self.paces[number]
                 pace.started = pace.started.knowing(event)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedclass.cli.deploy import needs_flower
+from fedclass.cli.flower import needs_flower
 from fedclass.errors import ConfigError
 
 if TYPE_CHECKING:  # what a command needs it imports itself: `--help` must not wait for torch
@@ -138,7 +138,7 @@ def forget(
         folders = [folder for folder in folders if folder.root.name == federation]
     if label is not None:
         classes = sorted({name for folder in folders for name in folder.classes()})
-        folders = [folder for folder in folders if label in folder.classes()]
+        folders = [folder for folder in folders if folder.spelled().get(label, label) in folder.classes()]
         if not folders:
             raise ConfigError(f"{store}: nothing is kept of class {label!r}; there are {', '.join(classes) or 'none'}")
     digests = {digest for file in image or [] for digest in digests_of(file)}

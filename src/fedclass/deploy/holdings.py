@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -59,6 +59,21 @@ class Holdings:
             held_out=Split(self.held_out.images[tested], self.held_out.labels[tested]),
             digests=tuple(name for name, keep in zip(self.digests, chosen, strict=True) if keep),
             present=frozenset(one for one in self.present if one[0] not in classes and one[1] not in images),
+        )
+
+    def renamed(self, spelled: Mapping[str, str]) -> "Holdings":
+        """With other names of classes; two that get the same name become one class."""
+        if not any(name in spelled for name in self.classes):
+            return self
+        names = [spelled.get(name, name) for name in self.classes]
+        classes = tuple(sorted(set(names)))
+        number = np.array([classes.index(name) for name in names], np.int64)
+        return replace(
+            self,
+            classes=classes,
+            train=Split(self.train.images, number[self.train.labels]),
+            held_out=Split(self.held_out.images, number[self.held_out.labels]),
+            present=frozenset((spelled.get(name, name), pixels) for name, pixels in self.present),
         )
 
 

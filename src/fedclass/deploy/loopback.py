@@ -15,6 +15,7 @@ import tomli_w
 from fedclass.deploy import commands
 from fedclass.deploy.keys import Keys, make_keys
 from fedclass.deploy.processes import accepts, free_port, kill_group
+from fedclass.deploy.registered import register
 from fedclass.errors import RunError
 from fedclass.runs.events import Event
 from fedclass.runs.layout import RunDirectory
@@ -60,7 +61,7 @@ class Loopback:
             self.start_link()
             for name in self.sites:
                 if self.secure:
-                    self.flwr(*commands.register(self.keys, name)[1:])
+                    register(self.keys, name, self.flwr)
                 if name not in self.asleep:
                     self.start_site(name)
         except BaseException:

@@ -7,6 +7,7 @@
       method-0003-0007.safetensors   what the method keeps here, after a task's round
       teacher-<sha256>.safetensors   the global model after a task
       broadcast-<sha256>.safetensors   what the method's server sends along
+      followed.json             names that the server uses for classes of the site, and how often it has gone back
       forgotten.json            classes and images that the owner has had deleted; they stay out of this federation
 
 Tasks count from 0. Every file says its own SHA-256, and is written atomically. Callers hold the lock while they write.
@@ -14,7 +15,6 @@ With a seal, all of them are encrypted; what was written without one is read, an
 """
 
 import contextlib
-import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -29,6 +29,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 import fedclass
+from fedclass.deploy.hashed import closed, json_digest, opened
 from fedclass.errors import ClientError
 from fedclass.federation.store import Kept
 from fedclass.models.weights import plain
@@ -106,6 +107,40 @@ class FederationFolder:
     def _listed(self, task: int) -> list[Arrival]:
         return [(label, digest) for label, digest in self._read_json(self._task(task))["arrivals"]]
 
+    # What the server has said.
+
+    def spelled(self) -> dict[str, str]:
+        """The site's own names of classes -> those of the server, where they differ."""
+        return dict(self._followed()["spelled"])
+
+    def spell(self, names: Mapping[str, str]) -> None:
+        known = self._followed()
+        if known["spelled"] != (now := {**known["spelled"], **names}):
+            self._write_json(self.root / "followed.json", {**known, "spelled": now})
+
+    def lags(self, returns: Sequence[int]) -> bool:
+        """Whether the server has gone back since this site last heard of it."""
+        return len(returns) > int(self._followed()["returns"])
+
+    def follow(self, returns: Sequence[int]) -> list[int]:
+        """Forget the tasks to whose beginning the server has gone back, and later ones. Returns which were new."""
+        if not self.lags(returns):
+            return []
+        known = self._followed()
+        news = list(returns[known["returns"] :])
+        first = min(news)
+        gone = [self._task(task) for task in self.tasks() if task >= first]
+        gone += [self._state(tasks) for tasks in self.states() if tasks > first]
+        gone += [self._method(*at) for at in self._method_states() if at[0] >= first]
+        for path in gone:
+            path.unlink()
+        self._write_json(self.root / "followed.json", {**known, "returns": len(returns)})
+        return news
+
+    def _followed(self) -> dict[str, Any]:
+        path = self.root / "followed.json"
+        return self._read_json(path) if path.exists() else {"spelled": {}, "returns": 0}
+
     # Exemplars.
 
     def states(self) -> list[int]:
@@ -116,7 +151,7 @@ class FederationFolder:
         path = self._state(tasks)
         content: dict[str, Any] = {}
         try:
-            content, tensors = _opened(self._read(path))
+            content, tensors = opened(self._read(path))
             ledger = tuple(Entry(**entry) for entry in content["ledger"])
             images = tensors.pop("images").numpy()
             rows = Kept(tensors, content.get("model_classes", 0))
@@ -149,7 +184,7 @@ class FederationFolder:
             "version": fedclass.__version__,
         }
         images = torch.from_numpy(np.ascontiguousarray(state.images))
-        self._write(self._state(state.tasks), _closed(content, {"images": images, **state.rows.tensors}))
+        self._write(self._state(state.tasks), closed(content, {"images": images, **state.rows.tensors}))
 
     def _state(self, tasks: int) -> Path:
         return self.root / f"state-{tasks - 1:04d}.safetensors"
@@ -163,7 +198,7 @@ class FederationFolder:
             return Kept()
         path = self._method(*earlier[-1])
         try:
-            content, tensors = _opened(self._read(path))
+            content, tensors = opened(self._read(path))
             return Kept(tensors, content["model_classes"])
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise self._damaged(path, error) from error
@@ -173,7 +208,7 @@ class FederationFolder:
         for at in self._method_states():
             if at > (task, round):
                 self._method(*at).unlink()
-        self._write(self._method(task, round), _closed({"model_classes": kept.classes}, kept.tensors))
+        self._write(self._method(task, round), closed({"model_classes": kept.classes}, kept.tensors))
         for at in self._method_states()[:-STATES]:
             self._method(*at).unlink()
 
@@ -246,7 +281,11 @@ class FederationFolder:
         return gone
 
     def forget(self, label: str) -> int:
-        """Delete a class from all states and lists, for good; returns how many different exemplars that were."""
+        """Delete a class from all states and lists, for good; returns how many different exemplars that were.
+
+        label: the site's own name of it, or the server's.
+        """
+        label = self.spelled().get(label, label)
         states = [self.state(tasks) for tasks in self.states()]
         gone = {entry.sha256 for state in states for entry in state.ledger if entry.label == label}
         known = [entry for entry in self.forgotten() if entry.label != label]
@@ -310,8 +349,8 @@ class FederationFolder:
         return sorted(int(match[1]) for match in found if match)
 
     def _write(self, path: Path, content: bytes) -> None:
-        closed = content if self.seal is None else self.seal.close(content, path.name)
-        write_atomically(path, closed, mode=OWNER_ONLY)
+        sealed = content if self.seal is None else self.seal.close(content, path.name)
+        write_atomically(path, sealed, mode=OWNER_ONLY)
 
     def _read(self, path: Path) -> bytes:
         content = path.read_bytes()
@@ -330,13 +369,13 @@ class FederationFolder:
         return len(found)
 
     def _write_json(self, path: Path, content: Mapping[str, Any]) -> None:
-        whole = {"sha256": _json_digest(content), **content}
+        whole = {"sha256": json_digest(content), **content}
         self._write(path, json.dumps(whole, indent=1).encode())
 
     def _read_json(self, path: Path) -> dict[str, Any]:
         try:
             content: dict[str, Any] = json.loads(self._read(path))
-            if content.pop("sha256") != _json_digest(content):
+            if content.pop("sha256") != json_digest(content):
                 raise ValueError("it does not match its SHA-256")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._damaged(path, error) from error
@@ -345,31 +384,3 @@ class FederationFolder:
     def _damaged(self, path: Path, error: Exception) -> ClientError:
         lost = LOST.get(path.name.split("-")[0].split(".")[0], "it is then written anew")
         return ClientError(f"{path}: damaged ({error}); restore it from a backup, or remove it ({lost})")
-
-
-def _metadata(data: bytes) -> dict[str, str]:
-    """Of a safetensors file."""
-    found: dict[str, str] = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
-    return found
-
-
-def _json_digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _closed(content: Mapping[str, Any], tensors: Tensors) -> bytes:
-    """A safetensors file that says its own SHA-256."""
-    text, plain_tensors = json.dumps(content), {name: plain(tensor) for name, tensor in tensors.items()}
-    return save(plain_tensors, {"content": text, "sha256": _digest(text, plain_tensors)})
-
-
-def _opened(data: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    metadata, tensors = _metadata(data), load(data)
-    if _digest(metadata["content"], tensors) != metadata["sha256"]:
-        raise ValueError("it does not match its SHA-256")
-    content: dict[str, Any] = json.loads(metadata["content"])
-    return content, tensors
-
-
-def _digest(text: str, tensors: Tensors) -> str:
-    return hashlib.sha256(f"{text} {sha256(tensors)}".encode()).hexdigest()

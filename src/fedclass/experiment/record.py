@@ -5,6 +5,7 @@ A run knows nothing of this. It tells what happens, and hands out each state tha
 
 import contextlib
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -127,6 +128,20 @@ class Record:
             self.checkpoints.save(state, clients, changes=version, events=self.log.settle(), made_with=self.made_with)
         if state.task and state.weights is None:
             self._share(state)
+            if self.store is None:
+                self._keep_end(state)
+
+    def _keep_end(self, state: State) -> None:
+        """Sites may learn for years: the model can be used after each task, and the operator can come back here."""
+        assert state.last is not None
+        folder = self.directory.ended(state.task)
+        with self.writing():
+            self._write_model(self.curriculum.build().complete(state.last), state.method)
+            events = self.log.settle()
+            Checkpoints(folder).save(state, {}, changes=0, events=events, made_with=self.made_with)
+            (folder / "model").mkdir(exist_ok=True)
+            for path in (self.directory.model, self.directory.classes):
+                shutil.copyfile(path, folder / "model" / path.name)
 
     def _note_code(self) -> None:
         """What the user's code was seen to read in training belongs to the run, and to no other one's first tasks."""
