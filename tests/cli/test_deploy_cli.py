@@ -90,7 +90,10 @@ def test_the_operators_words_are_files_of_the_run() -> None:
     said("deploy", "finish", "run")
     assert Path("run/finish").exists()
     Path("run/summary.json").write_text("{}")
-    assert "this run is finished" in refused("deploy", "next", "run")
+    assert "this run is finished" in refused("deploy", "finish", "run")
+    assert "start it again" in said("deploy", "next", "run")
+    assert not Path("run/summary.json").exists()
+    assert not Path("run/finish").exists()
 
 
 SITE = """

@@ -60,11 +60,14 @@ class Federation:
         self.grid.nodes[node] = {**settings, "holdout": 0.2, **config}
         return node
 
-    def hold(self, name: str, held: dict[str, int]) -> None:
-        """From now on the site's file has these images; more of a class are added after the ones that were there."""
+    def hold(self, name: str, held: dict[str, int], called: dict[str, str] | None = None) -> None:
+        """From now on the site's file has these images; more of a class are added after the ones that were there.
+
+        called: the animal that is meant by a name, if it is not the name of one.
+        """
         self.held[name] = held
         seed = sum(name.encode())
-        images = [pictures(label, count, seed) for label, count in held.items()]
+        images = [pictures((called or {}).get(label, label), count, seed) for label, count in held.items()]
         labels = [np.full(count, i) for i, count in enumerate(held.values())]
         np.savez(
             self.root / f"{name}.npz",

@@ -141,7 +141,8 @@ def forget(
         folders = [folder for folder in folders if folder.spelled().get(label, label) in folder.classes()]
         if not folders:
             raise ConfigError(f"{store}: nothing is kept of class {label!r}; there are {', '.join(classes) or 'none'}")
-    digests = {digest for file in image or [] for digest in digests_of(file)}
+    sizes = {size for folder in folders for size in folder.sizes()} if image else set()
+    digests = {digest for file in image or [] for digest in digests_of(file, sizes)}
 
     def delete(folder: "FederationFolder") -> int:
         if label is not None:

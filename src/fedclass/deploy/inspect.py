@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from fedclass.deploy.executor import check_flower
 from fedclass.deploy.holdings import FEW, read_holdings
 from fedclass.deploy.keys import NOT_A_KEY
-from fedclass.deploy.settings import SiteSettings
+from fedclass.deploy.settings import SiteSettings, image_of
 from fedclass.deploy.site import seal_of, skipped_files
 from fedclass.deploy.site_process import NodeSettings, check_private
 from fedclass.deploy.site_store import federations
@@ -55,7 +55,7 @@ def inspect(path: Path, *, online: bool, insecure: bool) -> Iterator[Finding]:
 
 def _images(site: SiteSettings) -> Iterator[Finding]:
     try:
-        holdings = read_holdings(site.data, holdout=site.holdout)
+        holdings = read_holdings(site.data, holdout=site.holdout, resize=image_of(site.resize))
     except FedclassError as error:
         yield Finding(str(error), fault=True)
         return

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import re
 import shlex
 import uuid
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from fedclass.deploy.announced import Announced, Rules
 from fedclass.deploy.back import FEDERATION
 from fedclass.deploy.check import check_replay
 from fedclass.deploy.registered import registered_nodes
+from fedclass.deploy.settings import image_of
 from fedclass.engines.flower.engine import Flower
 from fedclass.engines.flower.exchange import Connection
 from fedclass.engines.flower.roster import Roster
@@ -142,16 +142,6 @@ class ServerSettings:
         )
 
 
-def image_of(size: str) -> tuple[int, int, int] | None:
-    """ "64x48x3": 64 pixels high, 48 wide, in colour."""
-    if not size:
-        return None
-    found = re.fullmatch(r"(\d{1,4})x(\d{1,4})x([13])", size)
-    if found is None or not int(found[1]) or not int(found[2]):
-        raise ConfigError(f"image-size = {size!r}: write HEIGHTxWIDTHxCHANNELS, such as 64x64x3 (1: gray, 3: colour)")
-    return int(found[1]), int(found[2]), int(found[3])
-
-
 def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None] = lambda _: None) -> dict[str, Any]:
     """Carry out, or go on with, the run that an app's configuration describes; returns its summary."""
     settings = ServerSettings.read(config)
@@ -173,7 +163,12 @@ def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None]
         connection = Connection(grid, settings.poll_seconds, lambda: directory.check_holder(holder))
         seconds = min(settings.deadline_seconds, ANNOUNCING)
         roster = Roster(
-            connection, federation, seconds=seconds, pin=settings.pin_nodes, returns=returns, registered=registered_nodes
+            connection,
+            federation,
+            seconds=seconds,
+            pin=settings.pin_nodes,
+            returns=returns,
+            registered=registered_nodes,
         )
         curriculum, site = _curriculum(settings, experiment, roster, directory.root)
         announced = curriculum if isinstance(curriculum, Announced) else None

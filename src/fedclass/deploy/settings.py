@@ -20,7 +20,8 @@ class SiteSettings:
     """name: told to the server.  data: a folder per class, or train/ and test/ with such folders, or an .npz file.
     store: where exemplars and the like are kept.  announce: what the server is told of classes: their names, also the
     numbers of images to the nearest ten (at least ten), or exactly.  holdout: the share of training images that are
-    only tested with, if there is no test split.  evaluate: whether to test models for the server at all.  device:
+    only tested with, if there is no test split.  resize: HEIGHTxWIDTHxCHANNELS that all images are brought to; empty:
+    they have to be of one size.  evaluate: whether to test models for the server at all.  device:
     "cpu", "cuda", or "auto".  allow: models, methods and transforms, package.module:name, that the server may name
     besides those that come along.
 
@@ -34,6 +35,7 @@ class SiteSettings:
     store: Path
     announce: Announce = "rounded"
     holdout: float = 0.1
+    resize: str = ""
     evaluate: bool = True
     device: str = "auto"
     allow: tuple[str, ...] = ()
@@ -60,6 +62,7 @@ class SiteSettings:
         if self.announce not in get_args(Announce):
             options = ", ".join(get_args(Announce))
             raise ConfigError(f"site {self.name}: announce = {self.announce!r}: must be one of {options}")
+        image_of(self.resize, f"site {self.name}: resize")
         if not 0 <= self.holdout < 1:
             raise ConfigError(f"site {self.name}: holdout = {self.holdout}: must be from 0 (none) to below 1")
         for key in ("max_exemplars", "retention_days", "min_images"):
@@ -100,6 +103,16 @@ class SiteSettings:
         if "allow" in given:
             given["allow"] = tuple(part.strip() for part in given["allow"].split(",") if part.strip())
         return cls(**given)
+
+
+def image_of(size: str, key: str = "image-size") -> tuple[int, int, int] | None:
+    """ "64x48x3": 64 pixels high, 48 wide, in colour."""
+    if not size:
+        return None
+    found = re.fullmatch(r"(\d{1,4})x(\d{1,4})x([13])", size)
+    if found is None or not int(found[1]) or not int(found[2]):
+        raise ConfigError(f"{key} = {size!r}: write HEIGHTxWIDTHxCHANNELS, such as 64x64x3 (1: gray, 3: colour)")
+    return int(found[1]), int(found[2]), int(found[3])
 
 
 def _path(text: str, name: str) -> Path:

@@ -26,7 +26,7 @@ from fedclass.deploy.check import Accepted, JobRefusedError, accept, check_feder
 from fedclass.deploy.holdings import Holdings, Signature, read_holdings, signature
 from fedclass.deploy.ledger import Entry, KeptState, days_ago, today
 from fedclass.deploy.log import printable
-from fedclass.deploy.settings import SiteSettings
+from fedclass.deploy.settings import SiteSettings, image_of
 from fedclass.deploy.site_store import Attachment, FederationFolder
 from fedclass.errors import ClientError
 from fedclass.experiment.config import Experiment
@@ -154,7 +154,8 @@ class Site:
         files = signature(self.settings.data)
         if self._read is None or self._read[0] != files:
             before = self._read[1].skipped if self._read is not None else ()
-            self._read = files, read_holdings(self.settings.data, holdout=self.settings.holdout)
+            resize = image_of(self.settings.resize)
+            self._read = files, read_holdings(self.settings.data, holdout=self.settings.holdout, resize=resize)
             self._clean.clear()
             if (skipped := self._read[1].skipped) and skipped != before:
                 self.say("\n".join(skipped_files(skipped, self.settings.data)))

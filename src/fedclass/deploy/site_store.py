@@ -165,6 +165,11 @@ class FederationFolder:
                 ) from error
             raise self._damaged(path, error) from error
 
+    def sizes(self) -> set[tuple[int, int, int]]:
+        """(H, W, C) of the exemplars."""
+        shapes = [self.state(tasks).images.shape[1:] for tasks in self.states()]
+        return {(height, width, channels) for height, width, channels in shapes}
+
     def save_state(self, state: KeptState) -> None:
         """States of later tasks go: they began from another one than this. Of the others, the last few stay."""
         for tasks in self.states():

@@ -1,6 +1,6 @@
 """Charts over rounds and tasks: accuracy, forgetting, loss."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 
 from fedclass.report import drawing
@@ -34,7 +34,7 @@ def learning(groups: Sequence[Group]) -> list[Chart]:
         ),
         _over(
             groups,
-            lambda run: {test.task + 1: test.accuracy for test in run.ends},
+            lambda run: {test.task + 1: test.accuracy for test in run.ends if test.accuracy is not None},
             name="accuracy-over-tasks",
             title="Accuracy over tasks",
             caption=f"Accuracy on the {tested_on(groups)} of all classes so far, at the end of each task.",
@@ -81,7 +81,7 @@ def _accuracy_over_rounds(groups: Sequence[Group], ends: Sequence[float]) -> lis
     if run is None or len(run.started.tasks) == 1:
         chart = _over(
             groups,
-            lambda run: {test.after: test.accuracy for test in run.tests},
+            lambda run: _known({test.after: test.accuracy for test in run.tests}),
             name=name,
             title=title,
             caption=caption,
@@ -93,13 +93,13 @@ def _accuracy_over_rounds(groups: Sequence[Group], ends: Sequence[float]) -> lis
     if not run.tests:
         return []
     tasks = len(run.started.tasks)
-    columns: dict[str, Values] = {"all classes so far": {test.after: test.accuracy for test in run.tests}}
+    columns: dict[str, Values] = {"all classes so far": _known({test.after: test.accuracy for test in run.tests})}
     if tasks <= MOST_TASK_LINES:
         for i in range(tasks):
-            columns[f"task {i + 1}"] = {test.after: test.on_tasks[i] for test in run.tests if test.task >= i}
+            columns[f"task {i + 1}"] = _known({test.after: test.on_tasks[i] for test in run.tests if test.task >= i})
     else:
-        columns["task 1"] = {test.after: test.on_tasks[0] for test in run.tests}
-        columns["newest task"] = {test.after: test.on_tasks[-1] for test in run.tests}
+        columns["task 1"] = _known({test.after: test.on_tasks[0] for test in run.tests})
+        columns["newest task"] = _known({test.after: test.on_tasks[-1] for test in run.tests})
     looks = [groups[0].style, *(Style(slot) for slot in range(7) if slot != groups[0].style.slot)]
     lines = [
         Curve(label, look, list(values), list(values.values()))
@@ -112,12 +112,16 @@ def _accuracy_over_rounds(groups: Sequence[Group], ends: Sequence[float]) -> lis
             name=name,
             title=title,
             caption=f"{caption} Single tasks are class-balanced.",
-            alt=f"{run.label}: {last.accuracy:.1f} % on all classes after round {last.after}; "
+            alt=f"{run.label}: {rounded(last.accuracy)} % on all classes after round {last.after}; "
             + spoken((f"task {i + 1}", value) for i, value in enumerate(last.on_tasks)),
             figure=drawing.curves(lines, x_label=x_label, y_label=y_label, edges=ends, x_range=_round_axis(groups)),
             numbers=_points("Accuracy in percent", "round", list(columns), list(columns.values())),
         )
     ]
+
+
+def _known(values: Mapping[int, float | None]) -> Values:
+    return {at: value for at, value in values.items() if value is not None}
 
 
 def _over(

@@ -65,7 +65,8 @@ class ProgressLines:
                     f"loss {event.loss:.3f}{accuracy}, about {pace.left_after(event):.0f} s left"
                 )
             case TaskFinished():
-                return f"task {event.task + 1} learned: {accuracy_after(event)} on all classes so far"
+                told = accuracy_after(event) or "not tested, for lack of test images,"
+                return f"task {event.task + 1} learned: {told} on all classes so far"
             case RunFinished():
                 return "finished"
             case SitesKnown():
