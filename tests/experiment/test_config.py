@@ -58,7 +58,7 @@ def test_each_of_them_comes_along_as_the_release_would_run_it(name: str) -> None
 
 
 def test_no_other_recipes_come_along() -> None:
-    assert set(recipes()) == {*PAPER, *(f"{name}_released" for name in PAPER), "demo"}
+    assert set(recipes()) == {*PAPER, *(f"{name}_released" for name in PAPER), "demo", "federation"}
 
 
 def test_an_empty_recipe_is_all_defaults() -> None:

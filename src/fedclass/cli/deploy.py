@@ -16,9 +16,7 @@ app = typer.Typer(help="Sites on machines of their own, over Flower. Needs the e
 def init(
     folder: Annotated[Path, typer.Argument(help="The app folder to make; `flwr run` takes it.")],
     out: Annotated[Path, typer.Option(help="The run directory, on the server's machine.")],
-    recipe: Annotated[
-        str | None, typer.Option(help="A recipe, as of `fedclass run`. Without one, every key has its default.")
-    ] = None,
+    recipe: Annotated[str, typer.Option(help="A recipe, as of `fedclass run`.")] = "federation",
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", help="Override a key of the recipe, such as train.rounds=2. Repeatable."),
@@ -31,23 +29,28 @@ def init(
 ) -> None:
     """Write an app folder for Flower: a pyproject.toml with the configuration of a federation.
 
+    Run it on the server's machine, as the user that runs the server: what that will need is tried.
+
     Example:  fedclass deploy init app --out ~/runs/first --config next-task=word --config min-sites=3
     """
     import shlex
 
     with needs_flower():
         from fedclass.deploy.app import write_app
+        from fedclass.deploy.server import ServerSettings
 
     given: dict[str, object] = {
-        "recipe": recipe or "",
+        "recipe": recipe,
         "set": shlex.join(overrides or []),
         "out": str(out.expanduser().absolute()),
     }
-    if recipe is not None and Path(recipe).is_file():
+    if Path(recipe).is_file():
         given["recipe"] = str(Path(recipe).absolute())
     if insecure:
         given["pin-nodes"] = False
-    write_app(folder, given | dict(_setting(text) for text in config or []))
+    given |= dict(_setting(text) for text in config or [])
+    ServerSettings.read(given).check_here()
+    write_app(folder, given)
     typer.echo(f"made {folder / 'pyproject.toml'}; next: flwr run {folder} fedclass --stream")
 
 

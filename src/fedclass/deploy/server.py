@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import shlex
 import uuid
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from pydantic import Field
 
 from fedclass.data import datasets
 from fedclass.data.image_set import ImageSet, Split
-from fedclass.deploy.admission import Admission, AdmissionRules
+from fedclass.deploy.admission import Admission, AdmissionRules, read_vocabulary
 from fedclass.deploy.announced import Announced, Rules
 from fedclass.deploy.back import FEDERATION
 from fedclass.deploy.check import check_replay
@@ -118,6 +119,19 @@ class ServerSettings:
             )
         return made
 
+    def check_here(self) -> None:
+        """Whether a server on this machine has all that it will need; ConfigError or RunError if not."""
+        made = self.experiment()
+        made.build((image_of(self.image_size) or (64, 64, 3))[:2])
+        if self.admission.vocabulary is not None:
+            read_vocabulary(self.admission.vocabulary)
+        if self.test_data:
+            _test_images(_tested_with(self.test_data, made.data))
+        out = Path(self.out).expanduser()
+        place = next(path for path in (out, *out.parents) if path.exists())
+        if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+            raise ConfigError(f"out = {out}: {place} is no folder that this user can write to; choose another one")
+
     @property
     def rules(self) -> Rules:
         return Rules(
@@ -211,12 +225,10 @@ def _curriculum(
         setup = prepare(experiment)
         roster.wait_for(settings.min_sites, seconds=settings.wait_seconds)
         return setup, "site-{:03d}".format
-    path = Path(settings.test_data).expanduser() if settings.test_data else None
-    name = "npz" if path is not None and path.suffix == ".npz" else "folder"
     given = experiment.data
     data = DataSettings(name="folder", mean=given.mean, std=given.std, transform=given.transform)
-    tested = replace(data, name=name, path=str(path))
-    here = _test_images(tested) if path is not None and settings.test_at != "sites" else None
+    wanted = settings.test_at != "sites"
+    here = _test_images(_tested_with(settings.test_data, data)) if wanted and settings.test_data else None
     admission = Admission(settings.admission, root)
     announced = Announced(replace(experiment, data=data), here, roster, settings.rules, admission, root)
     announced.restore(_found_out(root))
@@ -231,6 +243,12 @@ def _found_out(root: Path) -> Mapping[str, Any]:
         with contextlib.suppress(RunError):  # of a damaged one the run itself will tell
             return known.load(number).state.registry
     return {}
+
+
+def _tested_with(place: str, data: DataSettings) -> DataSettings:
+    """place: a folder, or an .npz file."""
+    path = Path(place).expanduser()
+    return replace(data, name="npz" if path.suffix == ".npz" else "folder", path=str(path))
 
 
 def _test_images(data: DataSettings) -> ImageSet:
