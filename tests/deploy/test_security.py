@@ -18,6 +18,7 @@ import pytest
 
 from fedclass.deploy import commands
 from fedclass.deploy.app import write_app
+from fedclass.deploy.clock import ahead_of, clock_fault
 from fedclass.deploy.keys import Keys, make_keys
 from fedclass.deploy.processes import accepts, free_port
 from fedclass.deploy.registered import register, registered_nodes, remove, rotate
@@ -248,6 +249,11 @@ def test_a_key_is_replaced_and_a_site_removed(link: Link, tmp_path: Path) -> Non
     assert after["alpha"] not in (None, before["alpha"])
     assert after["beta"] is None
     assert private.read_bytes() != stolen.read_bytes()
+    ahead = ahead_of(f"127.0.0.1:{link.port}", str(link.keys.ca))
+    assert ahead is not None
+    assert clock_fault(ahead) is None
+    assert "clock skew: this site's clock is 6" in str(clock_fault(60 + abs(ahead)))
+    assert "s behind the server's" in str(clock_fault(-400))
     for old in (stolen, link.keys.private("beta")):
         said = link.refused(link.site("alpha", port=link.port, private=old), tmp_path / f"{old.name}.log")
         assert "[code: 2004] Failed to activate SuperNode." in said
