@@ -214,7 +214,7 @@ class Connection:
 
 MEANING = {
     "[code: 2001]": "the server lets in registered keys only, and this site showed none",
-    "[code: 2004]": "key unknown: this site's is not registered; or the server takes the site for connected still, for a "
+    "[code: 2004]": "key unknown: this site's is not registered; or the server takes the site for connected, for a "
     "minute after it was cut off; or another process uses the key",
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not one that `ca` vouches for",
 }
