@@ -62,7 +62,7 @@ def test_an_app_folder_holds_only_a_configuration_that_flower_takes() -> None:
         ((*INIT, "--config", "tasks"), "write it as key=value"),
         ((*INIT, "--config", "test-at=server"), "needs test-data"),
         ((*INIT, "--config", "vocabulary=nowhere"), "vocabulary = nowhere: cannot be read"),
-        ((*INIT, "--config", "image-size=64"), "write HEIGHTxWIDTHxCHANNELS, such as 64x64x3"),
+        ((*INIT, "--config", "image-size=64x64"), "write HEIGHTxWIDTHxCHANNELS, such as 64x64x3"),
         ((*INIT, "--config", "test-at=both", "--config", "test-data=nowhere"), "nowhere/train: no such folder"),
         ((*INIT, "--set", "model.name=nowhere:build"), "nowhere"),
         ((*INIT, "--set", "train.ronds=3"), "did you mean 'rounds'?"),
