@@ -18,6 +18,7 @@ from safetensors.torch import load, load_file, save
 from torch import Tensor
 
 from deploy.test_sites import Federation, header
+from fedclass.deploy.admission import Admission
 from fedclass.deploy.announced import Announced
 from fedclass.deploy.registry import Registry
 from fedclass.deploy.request_handler import answer, respond, site_of
@@ -145,7 +146,9 @@ def test_weights_of_zero_and_a_claim_of_many_examples_do_not_take_the_model_over
 
 
 def test_what_sites_announce_says_who_holds_a_class_and_how_many_examples_may_count(tmp_path: Path) -> None:
-    announced = Announced(load_recipe(), None, cast(Any, None), ServerSettings(out=str(tmp_path)).rules, tmp_path)
+    settings = ServerSettings(out=str(tmp_path))
+    admission = Admission(settings.admission, tmp_path)
+    announced = Announced(load_recipe(), None, cast(Any, None), settings.rules, admission, tmp_path)
     announced.known = Registry(
         sites=["north", "south"],
         classes=["ant", "bee", "cat"],

@@ -260,6 +260,7 @@ def test_back_to_before_a_task_and_sites_follow(federation: Federation) -> None:
     assert load_model(run).classes == ("ant", "bee")
     assert federation.run()["weights_sha256"] == first["weights_sha256"]
     trained = federation.events(RoundFinished)[-1].examples
+    assert warnings(federation).count("the operator has gone back to before task 2, and sites follow") == 1
 
     typed(federation, "deploy", "back", str(run), "--yes")
     federation.hold("south", {"ant": 20, "bee": 20, "cat": 30, "dog": 20})

@@ -73,6 +73,7 @@ class Announced:
         self._seen: dict[str, bool] = {}  # whether a site was connected when one last looked
         self._image: tuple[int, int, int] | None = None
         self._warned: set[str] = set()
+        self._returns = 0  # how often the operator has gone back, as far as it was told
         self._early: list[Event] = []
         self._met: Mapping[str, Announcement] | None = None  # what sites said when the server met them
 
@@ -94,11 +95,16 @@ class Announced:
 
     @property
     def registry(self) -> Mapping[str, Any]:
-        return {**self.known.table(), "image": self._image, "spelled": dict(self.admission.spelled)}
+        spelled = dict(self.admission.spelled)
+        return {**self.known.table(), "image": self._image, "spelled": spelled, "returns": self._returns}
 
     def restore(self, registry: Mapping[str, Any]) -> None:
-        if registry:
-            table = dict(registry)
+        table, returns = dict(registry), self.roster.returns
+        if len(returns) > max(table.pop("returns", 0), self._returns):
+            message = f"the operator has gone back to before task {returns[-1] + 1}, and sites follow"
+            self._early.append(Warned(message=message))
+        self._returns = len(returns)
+        if table:
             self._image = tuple(table.pop("image"))
             self.admission.spelled = dict(table.pop("spelled", {}))
             self.known = Registry.read(table)
