@@ -55,6 +55,8 @@ def test_a_plan_holds_these_fields_and_no_others():
         ("teacher", str | None),
         ("broadcast", str | None),
         ("awaited", tuple[str, ...]),
+        ("spelled", Mapping[str, str]),
+        ("returns", tuple[int, ...]),
     ]
 
 

@@ -71,7 +71,8 @@ class Plan:
     arrival.  task_sizes: how many of them came with each task.  teacher: the SHA-256 of the global model at the end of
     the previous task, for a site that has kept it; none if the method needs none.  broadcast: the same of the tensors
     that the method sends along.  awaited: names of classes that do not count as arrived yet, whether the site has
-    images of them or not.
+    images of them or not.  spelled: the site's own names of classes that are called otherwise here.  returns: the tasks
+    to whose beginning the server has gone back, one after the other.
     """
 
     federation: str
@@ -84,6 +85,8 @@ class Plan:
     teacher: str | None
     broadcast: str | None
     awaited: tuple[str, ...] = ()
+    spelled: Mapping[str, str] = field(default_factory=dict)
+    returns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from safetensors.torch import load, load_file, save
 from torch import Tensor
 
 from deploy.test_sites import Federation, header
+from fedclass.deploy.admission import Admission
 from fedclass.deploy.announced import Announced
 from fedclass.deploy.registry import Registry
 from fedclass.deploy.request_handler import answer, respond, site_of
@@ -145,7 +146,9 @@ def test_weights_of_zero_and_a_claim_of_many_examples_do_not_take_the_model_over
 
 
 def test_what_sites_announce_says_who_holds_a_class_and_how_many_examples_may_count(tmp_path: Path) -> None:
-    announced = Announced(load_recipe(), None, cast(Any, None), ServerSettings(out=str(tmp_path)).rules, tmp_path)
+    settings = ServerSettings(out=str(tmp_path))
+    admission = Admission(settings.admission, tmp_path)
+    announced = Announced(load_recipe(), None, cast(Any, None), settings.rules, admission, tmp_path)
     announced.known = Registry(
         sites=["north", "south"],
         classes=["ant", "bee", "cat"],
@@ -225,12 +228,12 @@ def test_a_name_belongs_to_its_node_also_if_the_server_begins_again(federation: 
     [
         ({"site": "../evil"}, "calls itself '../evil'"),
         ({"fresh": {"ghost": 3}}, "classes that do not fit together"),
-        ({"classes": {"ant": -5}, "fresh": {}}, "impossible class name or count"),
-        ({"classes": {"": 5}, "fresh": {}}, "impossible class name or count"),
+        ({"classes": {"ant": -5}, "fresh": {}}, "impossible count"),
+        ({"classes": {"": 5}, "fresh": {}}, "no class can be called"),
         ({"classes": "all"}, "classes"),
-        ({"classes": {"ant": 2**80}, "fresh": {"ant": 2**80}}, "impossible class name or count"),
-        ({"classes": {"\x1b[2J": 5}, "fresh": {}}, "impossible class name or count"),
-        ({"classes": {"\ud800": 5}, "fresh": {}}, "impossible class name or count"),
+        ({"classes": {"ant": 2**80}, "fresh": {"ant": 2**80}}, "impossible count"),
+        ({"classes": {"\x1b[2J": 5}, "fresh": {}}, "no class can be called"),
+        ({"classes": {"\ud800": 5}, "fresh": {}}, "no class can be called"),
         ({"image": [-8, 8, 3]}, "images of an impossible size"),
         ({"image": [8, 8, 7]}, "images of an impossible size"),
         ({"image": [10**6, 10**6, 3]}, "images of an impossible size"),

@@ -65,7 +65,7 @@ def test_no_other_recipes_come_along() -> None:
         "cifar10_5task",
         "cifar100_10task",
     }  # of the benchmark
-    assert set(recipes()) == {*PAPER, *(f"{name}_released" for name in PAPER), *ours, "demo"}
+    assert set(recipes()) == {*PAPER, *(f"{name}_released" for name in PAPER), *ours, "demo", "federation"}
 
 
 def test_an_empty_recipe_is_all_defaults() -> None:

@@ -19,6 +19,7 @@ from fedclass.runs.events import (
     RunFinished,
     RunResumed,
     RunStarted,
+    SiteChanged,
     SitesKnown,
     TaskFinished,
     TaskReused,
@@ -127,10 +128,11 @@ class Live:
             case RunResumed():
                 self.progress.update(row, completed=self.paces[number].done(event.task, event.round), where="goes on")
                 self.remark(number, remark(event), style="none")
-            case TaskReused():
-                self.remark(number, remark(event), style="none")
-            case Warned() | UpdateRejected() | UpdateMissing():
-                self.remark(number, remark(event), style="yellow")
+            case UpdateRejected() | UpdateMissing():
+                self.remark(number, remark(event, self.paces[number].started.called), style="yellow")
+            case TaskReused() | Warned() | SiteChanged():
+                calm = isinstance(event, TaskReused) or (isinstance(event, SiteChanged) and event.connected)
+                self.remark(number, remark(event), style="none" if calm else "yellow")
             case SitesKnown():
                 pace = self.paces[number]
                 pace.started = pace.started.knowing(event)

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -75,9 +75,15 @@ def check_federation(federation: object, site: str) -> None:
         )
 
 
+def check_returns(returns: Sequence[int], site: str) -> None:
+    if len(returns) > MOST_TASKS or any(type(task) is not int or not 0 <= task < MOST_TASKS for task in returns):
+        raise JobRefusedError(f"site {site}: cannot go back to tasks that there are none of")
+
+
 def accept(plan: Plan, job: Job, settings: SiteSettings, image: tuple[int, int, int] | None) -> Accepted:
     """The request in usable form, or JobRefusedError. image: (H, W, C) of the site's own, if it has any."""
     check_federation(plan.federation, settings.name)
+    check_returns(plan.returns, settings.name)
     try:
         _check_job(plan, job)
         _check_pixels(plan, image)
@@ -135,8 +141,10 @@ def _check_schedule(plan: Plan) -> None:
         raise ConfigError(f"task_sizes must be at most {MOST_TASKS} whole numbers from 0 on")
     if sum(sizes) != len(names):
         raise ConfigError(f"task_sizes make {sum(sizes)} classes, but {len(names)} are named")
-    if odd := set(plan.awaited) - set(names[len(names) - sizes[-1] :]):
-        raise ConfigError(f"awaits class {min(map(str, odd))[:40]!r}, which is not new in this task")
+    if odd := [into for into in plan.spelled.values() if not isinstance(into, str) or len(into) > LONGEST_NAME]:
+        raise ConfigError(f"{str(odd[0])[:40]!r} is no name of a class")
+    if strange := set(plan.awaited) - set(names[len(names) - sizes[-1] :]):
+        raise ConfigError(f"awaits class {min(map(str, strange))[:40]!r}, which is not new in this task")
 
 
 def _check_pixels(plan: Plan, image: tuple[int, int, int] | None) -> None:

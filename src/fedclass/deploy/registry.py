@@ -41,9 +41,12 @@ class Registry:
         """Names of classes that have images at a site and no number yet, in the order in which they would get one."""
         return sorted({name for said in announcements.values() for name in said.fresh} - set(self.classes))
 
-    def begin(self, announcements: Mapping[str, Announcement]) -> None:
-        """A task begins: its classes are those not seen before. Who learns them is to be admitted."""
-        new = self.unknown(announcements)
+    def more(self, announcements: Mapping[str, Announcement]) -> list[str]:
+        """Classes that have a number already, and images that no task has had."""
+        return [name for name in self.classes if any(name in said.fresh for said in announcements.values())]
+
+    def begin(self, new: Sequence[str]) -> None:
+        """A task begins, with these new classes; perhaps none. Who learns them is to be admitted."""
         self.classes += new
         self.sizes.append(len(new))
         self.learners = []

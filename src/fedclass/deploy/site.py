@@ -20,11 +20,11 @@ from fedclass.data.memory import Exemplars, MemorySettings
 from fedclass.data.partition import Index
 from fedclass.data.schedule import Schedule
 from fedclass.data.stream import without
-from fedclass.deploy.check import Accepted, JobRefusedError, accept, check_federation
+from fedclass.deploy.check import Accepted, JobRefusedError, accept, check_federation, check_returns
 from fedclass.deploy.holdings import Holdings, Signature, read_holdings, signature
 from fedclass.deploy.ledger import Entry, KeptState, days_ago, today
 from fedclass.deploy.log import printable
-from fedclass.deploy.settings import SiteSettings
+from fedclass.deploy.settings import SiteSettings, image_of
 from fedclass.deploy.site_store import Attachment, FederationFolder
 from fedclass.errors import ClientError
 from fedclass.experiment.config import Experiment
@@ -96,16 +96,21 @@ class Site:
         self._clean = set[tuple[str, str]]()  # federations, and the day, whose exemplars were looked through
         self._read: tuple[Signature, Holdings] | None = None  # the images, as long as their files do not change
 
-    def announce(self, federation: str, task: int) -> Announcement:
+    def announce(self, federation: str, task: int, returns: Sequence[int] = ()) -> Announcement:
         """What this site holds, as far as its owner lets it be told. Classes that were forgotten are not told."""
         check_federation(federation, self.settings.name)
+        check_returns(returns, self.settings.name)
         folder = self._folder(federation)
-        holdings = _allowed(self._holdings(), folder)
+        if folder.root.exists() and folder.lags(returns):
+            with folder.locked():
+                self._follow(folder, returns)
+        spelled = folder.spelled()
+        holdings = _allowed(self._holdings(), folder, spelled)
         had, names = folder.had_before(task), holdings.names()
         return Announcement(
             site=self.settings.name,
             classes=self._told(label for label, _ in names),
-            fresh=self._told(name[0] for name in names if name not in had),
+            fresh=self._told(name for name, pixels in names if (spelled.get(name, name), pixels) not in had),
             image=holdings.image,
             machine=fingerprint(),
         )
@@ -126,16 +131,23 @@ class Site:
         job = replace(job, weights=ordered)
         try:
             with one_thread(), streams_restored():
+                held = _allowed(holdings, folder, plan.spelled).renamed(plan.spelled)
                 if job.phase == "evaluate" and plan.broadcast is None:  # nothing is read or kept
-                    return self._evaluate(plan, job, accepted, _allowed(holdings, folder))
+                    return self._evaluate(plan, job, accepted, held)
                 with folder.locked():
                     folder.claim(self.settings.name)
+                    self._follow(folder, plan.returns)
+                    folder.spell(plan.spelled)
                     job = self._with_attachments(plan, job, accepted, folder)
                     if job.phase != "evaluate":
-                        return self._learn(plan, job, accepted, _allowed(holdings, folder), folder)
-                return self._evaluate(plan, job, accepted, _allowed(holdings, folder))
+                        return self._learn(plan, job, accepted, held, folder)
+                return self._evaluate(plan, job, accepted, held)
         except OSError as error:
             raise ClientError(f"site {self.settings.name}: cannot use {folder.root} ({error})") from error
+
+    def _follow(self, folder: FederationFolder, returns: Sequence[int]) -> None:
+        for task in folder.follow(returns):
+            self.say(f"{folder.root.name}: the server has gone back to before task {task + 1}, and so has this site")
 
     def _folder(self, federation: str) -> FederationFolder:
         return FederationFolder(self.settings.store / federation, self.seal)
@@ -144,7 +156,8 @@ class Site:
         files = signature(self.settings.data)
         if self._read is None or self._read[0] != files:
             before = self._read[1].skipped if self._read is not None else ()
-            self._read = files, read_holdings(self.settings.data, holdout=self.settings.holdout)
+            resize = image_of(self.settings.resize)
+            self._read = files, read_holdings(self.settings.data, holdout=self.settings.holdout, resize=resize)
             self._clean.clear()
             if (skipped := self._read[1].skipped) and skipped != before:
                 self.say("\n".join(skipped_files(skipped, self.settings.data)))
@@ -329,8 +342,11 @@ def seal_of(settings: SiteSettings) -> "Seal | None":
     return Seal.read(settings.store_key)
 
 
-def _allowed(holdings: Holdings, folder: FederationFolder) -> Holdings:
-    return holdings.without({entry.label for entry in folder.forgotten()}, set(folder.forgotten_images()))
+def _allowed(holdings: Holdings, folder: FederationFolder, spelled: Mapping[str, str]) -> Holdings:
+    """Without what was forgotten, by the site's name of it or by the server's."""
+    forgotten = {entry.label for entry in folder.forgotten()}
+    gone = {name for name in holdings.classes if {name, spelled.get(name, name)} & forgotten}
+    return holdings.without(gone, set(folder.forgotten_images()))
 
 
 def skipped_files(skipped: Sequence[str], data: Path) -> list[str]:
@@ -345,7 +361,7 @@ def _identity(plan: Plan, job: Job) -> str:
     parts = [
         [job.client, job.task, job.round, job.phase, job.frozen, job.quotas],
         plan.recipe,
-        [plan.mean, plan.std, plan.image, plan.classes, plan.task_sizes],
+        [plan.mean, plan.std, plan.image, plan.classes, plan.task_sizes, sorted(plan.spelled.items())],
         [None if part is None else sha256(part) for part in weights],
     ]
     return json_sha256(parts)

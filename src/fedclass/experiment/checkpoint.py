@@ -153,6 +153,10 @@ class Checkpoints:
         """Nothing can go on from this one: it does not count among those kept, and goes when the next one is saved."""
         self._unusable.add(number)
 
+    def remove(self, number: int) -> None:
+        self._path(number).unlink(missing_ok=True)
+        self._forget_all_but([other for other in self.numbers() if other != number])
+
     def numbers(self) -> list[int]:
         found = (re.fullmatch(r"(\d{8})\.json", path.name) for path in self.folder.glob("*.json"))
         return sorted(int(match[1]) for match in found if match)

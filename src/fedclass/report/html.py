@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from fedclass.errors import RunError
 from fedclass.report import class_charts, client_charts, curve_charts, rendering, style
-from fedclass.report.charts import Chart
+from fedclass.report.charts import Chart, rounded
 from fedclass.report.groups import Group, differing, group, names
 from fedclass.report.history import History
 from fedclass.report.tables import Table, results_tables
@@ -173,9 +173,9 @@ def _tiles(run: History) -> list[Tile]:
         so_far = "" if run.finished else f", after task {len(run.tasks)}"
         so_far += ", test images" if run.validation_metrics else ""
         tiles = [
-            Tile("Global accuracy", f"{done['accuracy_last']:.1f} %", f"per image, all classes{so_far}"),
-            Tile("Class-balanced", f"{done['accuracy_last_macro']:.1f} %", f"mean over classes{so_far}"),
-            Tile("Incremental", f"{done['accuracy_average_incremental']:.1f} %", "global, mean over tasks"),
+            Tile("Global accuracy", f"{rounded(done['accuracy_last'])} %", f"per image, all classes{so_far}"),
+            Tile("Class-balanced", f"{rounded(done['accuracy_last_macro'])} %", f"mean over classes{so_far}"),
+            Tile("Incremental", f"{rounded(done['accuracy_average_incremental'])} %", "global, mean over tasks"),
         ]
         if done["forgetting_fedclass"] is not None:
             tiles.append(Tile("Forgetting", f"{done['forgetting_fedclass']:.1f}", "points, forgetting_fedclass"))
@@ -291,7 +291,7 @@ def _run_table(groups: Sequence[Group], called: dict[Path, str]) -> Table:
                     g.label,
                     str(run.started.seed),
                     f"{run.rounds_done}/{run.rounds_planned}",
-                    f"{done['accuracy_last']:.1f}" if done else "-",
+                    rounded(done["accuracy_last"] if done else None),
                     "-" if forgetting is None else f"{forgetting:.1f}",
                     show_bytes(sum(cost.bytes_up for cost in run.costs)),
                     show_bytes(sum(cost.bytes_down for cost in run.costs)),

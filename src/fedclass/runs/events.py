@@ -45,6 +45,10 @@ class RunStarted:
         """The client's site, if it has one, or its number."""
         return self.sites[client] if client < len(self.sites) else str(client)
 
+    def called(self, client: int) -> str:
+        """For messages."""
+        return f"{'site' if client < len(self.sites) else 'client'} {self.name_of(client)}"
+
     def knowing(self, event: "SitesKnown") -> "RunStarted":
         """What would have been told at the start, had it been known then."""
         known = {name: getattr(event, name) for name in ("sites", "classes", "tasks", "counts", "exemplars")}
@@ -70,6 +74,14 @@ class Warned:
     """Something that every reader of the results should know."""
 
     message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteChanged:
+    """A site of a federation has gone, or has come back."""
+
+    site: str
+    connected: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +169,7 @@ class RoundFinished:
     @property
     def accuracy(self) -> float | None:
         """Percent of all test images of classes met so far."""
-        if self.correct is None or self.tested is None:
+        if self.correct is None or self.tested is None or not any(self.tested):
             return None
         return 100 * sum(self.correct) / sum(self.tested)
 
@@ -188,8 +200,8 @@ class TaskFinished:
     validation: list[list[int]] | None = None
 
     @property
-    def accuracy(self) -> float:
-        """Percent of all test images of classes met so far."""
+    def accuracy(self) -> float | None:
+        """Percent of all test images of classes met so far; None if nobody had any."""
         return _right(self.confusion)
 
     @property
@@ -198,8 +210,9 @@ class TaskFinished:
         return None if self.validation is None else _right(self.validation)
 
 
-def _right(confusion: list[list[int]]) -> float:
-    return 100 * sum(row[i] for i, row in enumerate(confusion)) / sum(map(sum, confusion))
+def _right(confusion: list[list[int]]) -> float | None:
+    images = sum(map(sum, confusion))
+    return 100 * sum(row[i] for i, row in enumerate(confusion)) / images if images else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +225,7 @@ Stored = (
     | RunResumed
     | Warned
     | SitesKnown
+    | SiteChanged
     | TaskStarted
     | TaskReused
     | UpdateRejected

@@ -53,6 +53,10 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
 
+    def ended(self, tasks: int) -> Path:
+        """What a federation keeps of the moment when so many tasks were over."""
+        return self.checkpoints / f"ended-{tasks:04d}"
+
     @property
     def finished(self) -> bool:
         """The summary is the last thing that a run writes."""
