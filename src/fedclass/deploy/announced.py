@@ -242,9 +242,17 @@ class Announced:
             at_sites = self._tested_at_sites(trial, tell, must=must and self.here is None)
         if self.here is None:
             return Tested(at_sites)
+        assert self.watched is not None
+        return Tested(trial.here(self.watched), at_sites)
+
+    @property
+    def watched(self) -> Split | None:
+        """The server's test images; -1: of classes that have not arrived."""
+        if self.here is None:
+            return None
         number = {name: label for label, name in enumerate(self.known.classes)}
         of_label = np.array([number.get(name, -1) for name in self.here.classes], np.int64)
-        return Tested(trial.here(Split(self.here.test.images, of_label[self.here.test.labels])), at_sites)
+        return Split(self.here.test.images, of_label[self.here.test.labels])
 
     def _tested_at_sites(self, trial: Trial, tell: Tell, *, must: bool) -> Counts | None:
         """must: wait for sites without which a task could not be tested; otherwise there are no counts then."""

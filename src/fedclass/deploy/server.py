@@ -37,7 +37,6 @@ from fedclass.runs.layout import RunDirectory, Writing, write_atomically
 from fedclass.schema import read_table
 from fedclass.wire import Job, Plan
 
-CLIP_NORM = 2.0  # where the recipe does not say: sites are strangers, clients of a simulation are not
 ANNOUNCING = 300.0  # seconds for a site to say what it holds: one that hangs must not keep the others waiting
 # Tables of a recipe that sites are told whole.
 SENT = ("seed", "memory", "model", "train", "optimizer", "server", "method")
@@ -107,8 +106,8 @@ class ServerSettings:
             )
         if made.faults != FaultSettings():
             raise ConfigError("[faults]: is for simulations; sites have faults of their own; leave it out")
-        if made.aggregation.clip_norm is None and self.classes_from == "sites":
-            made = replace(made, aggregation=replace(made.aggregation, clip_norm=CLIP_NORM))
+        if self.classes_from == "sites":
+            made = replace(made, aggregation=made.aggregation.among_strangers())
         if made.data.mean == MEASURED and self.classes_from == "sites":
             raise ConfigError("data.mean: nobody sees the images of all sites; give numbers for data.mean and data.std")
         check_replay(made)

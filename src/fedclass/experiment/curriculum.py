@@ -110,3 +110,7 @@ class Curriculum(Protocol):
     @property
     def validation(self) -> Split | None:
         """Images to choose by, with their classes, if there are any."""
+
+    @property
+    def watched(self) -> Split | None:
+        """The server's own images, if it has any, on which it sees whether a round has turned the model to chance."""

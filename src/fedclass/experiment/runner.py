@@ -19,19 +19,20 @@ from fedclass.experiment.checkpoint import State, Totals
 from fedclass.experiment.curriculum import Counts, Curriculum, Tested, Trial
 from fedclass.experiment.record import Listener, Record
 from fedclass.experiment.reuse import Reuse
+from fedclass.experiment.rollback import Rollback
 from fedclass.experiment.server_hooks import ServerHooks
 from fedclass.federation import server_optimizer
-from fedclass.federation.aggregation import Aggregation, standing_out
+from fedclass.federation.aggregation import Aggregation
 from fedclass.federation.evaluate import confusion
 from fedclass.federation.faults import dropped_out
 from fedclass.federation.hooks import failures_named
 from fedclass.federation.quotas import divided
 from fedclass.federation.selection import BY_MODEL
-from fedclass.federation.server import Missing, breakage, sample, usable
+from fedclass.federation.server import Missing, sample, usable
 from fedclass.federation.store import MemoryStore
 from fedclass.federation.train_settings import chosen_device
 from fedclass.methods.declare import Sizes, grown
-from fedclass.rng import generator, streams_restored
+from fedclass.rng import streams_restored
 from fedclass.runs.events import (
     RoundFinished,
     TaskFinished,
@@ -105,6 +106,9 @@ class Run:
         self.totals = Totals()
         self.checkpoint_seconds = 0.0
         self.hooks = ServerHooks(curriculum, self.model)
+        self.rollback = Rollback(
+            curriculum, self.model, tell, lambda weights, images: self._tested(weights, {}, images)
+        )
 
     @property
     def schedule(self) -> Schedule:
@@ -199,6 +203,7 @@ class Run:
             optimizer=state.optimizer,
             confusions=[*state.confusions, tested.confusion],
             validations=state.validations if validation is None else [*state.validations, validation],
+            aside=state.aside,
         )
 
     # A round.
@@ -229,13 +234,15 @@ class Run:
                 validation_tested=None if validation is None else validation.sum(axis=1).tolist(),
                 clipped=answers.clipped,
                 rolled_back=answers.undone,
+                screened=answers.screened,
             )
         )
-        return replace(after, round=state.round + 1, reached=state.reached | {*asked})
+        aside = self.rollback.aside(state, answers, answers.blamed)
+        return replace(after, round=state.round + 1, reached=state.reached | {*asked}, aside=aside)
 
     def _sample(self, state: State) -> list[int]:
         """The clients to ask."""
-        clients = self.curriculum.learners(state.task, state.round, self.tell)
+        clients = self.rollback.asked(self.curriculum.learners(state.task, state.round, self.tell), state)
         wanted, seed = self.experiment.server.participation, self.experiment.seed_of("training")
         return sample(clients, participation=wanted, seed=seed, task=state.task, round=state.round)
 
@@ -255,7 +262,9 @@ class Run:
         def before(number: int) -> None:
             self.hooks.seed("aggregate", task, round, number)  # whatever clients and listeners have drawn here
 
-        return Answers(timed(self._usable(jobs), phases, "clients"), len(jobs), down, before, weights)
+        rejected = list[int]()
+        updates = timed(self._usable(jobs, rejected), phases, "clients")
+        return Answers(updates, len(jobs), down, before, weights, rejected=rejected)
 
     def _dropped_out(self, state: State, asked: Sequence[int]) -> list[int]:
         """Clients of a simulation that get a job and never answer, as the recipe's [faults] say."""
@@ -274,36 +283,18 @@ class Run:
             mean = Aggregation(self.experiment.aggregation, state.weights, self.curriculum)
             server = replace(self.hooks.context(state.task, state.round, state.weights, state.method), mean=mean)
             weights, own = self.hooks.call("aggregate", server, chain([first], updates))
-            answers.clipped = mean.clipped
+            answers.clipped, answers.screened = mean.clipped, mean.screened
             weights, moments = server_optimizer.step(settings, self.model, state.weights, weights, state.optimizer)
-            fault = breakage(self.model, weights, state.weights, self._noise())
-            if fault is None:
-                state = replace(state, weights=weights, method=own, optimizer=moments)
-            else:
-                answers.undone = True
-                self._tell_undone(state, fault, answers)
-        if len(answers.used) < settings.min_updates:
+            after = replace(state, weights=weights, method=own, optimizer=moments)
+            state = self.rollback.judged(state, after, answers)
+        if len(answers.used) < (needed := self.rollback.needed(state, answers)):
             raise RoundError(
                 f"task {state.task + 1}, round {state.round + 1}: {len(answers.used)} of {answers.asked} updates were "
-                f"usable, and server.min_updates = {settings.min_updates} are needed; its events.jsonl says why "
+                f"usable, and server.min_updates = {needed} are needed; its events.jsonl says why "
                 "each was rejected or missing (NaN often means that optimizer.learning_rate is too high)"
             )
         self.totals.samples += int(sum(update.metrics["samples"] for update in answers.used))
         return state
-
-    def _noise(self) -> torch.Tensor:
-        """Two images that are none, to see whether a model gives numbers at all."""
-        height, width, _ = self.curriculum.image
-        return torch.randn(2, 3, height, width, generator=generator(0, "noise")).to(self.model.device)
-
-    def _tell_undone(self, state: State, fault: str, answers: Answers) -> None:
-        found = [self.curriculum.named(client) for client in standing_out(answers.moved, answers.claimed)]
-        suspects = f"these stand out by size or by claimed examples: {', '.join(found)}" if found else "none stands out"
-        message = (
-            f"task {state.task + 1}, round {state.round + 1}: is undone, because with its {len(answers.used)} updates "
-            f"{fault}; the model stays as it was before ({suspects})"
-        )
-        self.tell(Warned(message=message))
 
     def _evaluate_round(self, state: State, phases: dict[str, float]) -> tuple[Counts | None, Counts | None]:
         """Counts on test images or, where images are held out to choose by, on those; in most rounds neither."""
@@ -316,12 +307,14 @@ class Run:
                 return None, validation  # who chooses by these sees test figures at the end of tasks only
             return self._evaluate(state.task, state.weights, state.method, must=False).confusion, None
 
-    def _usable(self, jobs: list[Job]) -> Iterator[Update]:
-        """Run the jobs; count bytes, tell what comes in, and leave out what cannot be used."""
+    def _usable(self, jobs: list[Job], rejected: list[int] | None = None) -> Iterator[Update]:
+        """Run the jobs; count bytes, tell what comes in, and leave out what cannot be used (rejected: by whom)."""
 
         task, round = jobs[0].task, jobs[0].round
 
         def reject(client: int, reason: str) -> None:
+            if rejected is not None:
+                rejected.append(client)
             self.tell(UpdateRejected(task=task, round=round, client=client, reason=reason))
 
         def received() -> Iterator[Update]:

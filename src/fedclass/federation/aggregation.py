@@ -14,6 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedclass.federation.guards import OWN_WORK, agreement, pointing_away
 from fedclass.models.head import in_head
 from fedclass.models.weights import Layout, Packed, weighted_mean
 from fedclass.wire import Update, Weights
@@ -21,6 +22,7 @@ from fedclass.wire import Update, Weights
 # Of the geometric median: nu as a part of the largest distance, the change of weights at which it ends, its most steps.
 SMOOTHED, CLOSE, MOST_STEPS = 1e-6, 1e-10, 10_000
 STANDS_OUT = 3.0  # times the median
+CLIP_NORM = 2.0
 Rule = Literal["mean", "trimmed-mean", "median", "geometric-median", "multi-krum"]
 
 
@@ -43,10 +45,23 @@ class AggregationSettings:
         ),
     ] = None
     max_examples: Annotated[int, Field(ge=0, description="as many examples count at most; 0: no limit")] = 0
+    screen: Annotated[
+        bool | None,
+        Field(
+            description="leave out updates that go against the others; "
+            "not given: false in a simulation, true where classes come from sites"
+        ),
+    ] = None
+
+    def among_strangers(self) -> "AggregationSettings":
+        """With defences on, where the recipe does not say: clients of a simulation are no strangers, sites are."""
+        clip = CLIP_NORM if self.clip_norm is None else self.clip_norm
+        return replace(self, clip_norm=clip, screen=True if self.screen is None else self.screen)
 
     @property
     def plain(self) -> bool:
-        return self.rule == "mean" and not self.clip_norm
+        """Nothing is done about hostile clients."""
+        return self.rule == "mean" and not self.clip_norm and not self.screen
 
 
 def guarded_against(updates: int, share: float) -> int:
@@ -165,11 +180,15 @@ class Claims(Protocol):
 
 
 class Aggregation:
-    """The mean of a round. before: the model that it began with.  clipped: clients whose update was shortened."""
+    """The mean of a round.
+
+    before: the model that it began with.  clipped: clients whose update was shortened; screened: whose was left out.
+    """
 
     def __init__(self, settings: AggregationSettings, before: Weights, claims: Claims) -> None:
         self.settings, self.before, self.claims = settings, before, claims
         self.clipped: list[int] = []
+        self.screened: list[int] = []
 
     def __call__(self, updates: Iterable[Update]) -> Weights:
         counted = (replace(update, examples=self._examples(update)) for update in updates)
@@ -182,6 +201,11 @@ class Aggregation:
         packed = [Packed.of(update.weights, start.layout) for update in together]
         if self.settings.clip_norm:
             packed = self._shortened([update.client for update in together], packed, start)
+        if self.settings.screen and len(together) >= OWN_WORK:
+            away = _screened(packed, start, self.settings.hostile)
+            self.screened = [together[at].client for at in away]
+            staying = [at for at in range(len(together)) if at not in away]
+            together, packed = [together[at] for at in staying], [packed[at] for at in staying]
         if self.settings.rule == "mean":
             return weighted_mean(zip(packed, [update.examples for update in together], strict=True))
         holders = [frozenset(self.claims.holds(update.client)) for update in together]
@@ -209,6 +233,26 @@ class Aggregation:
                     whole[at] = Packed(start.layout, sections)
         self.clipped = sorted(found)
         return whole
+
+
+def _screened(packed: Sequence[Packed], start: Packed, hostile: float) -> list[int]:
+    """Positions of updates whose backbone goes against the others'.
+
+    Not the head: where clients hold uneven shares of classes, honest heads go against each other as well.
+    """
+    section, places = _backbone(start.layout)
+    first = start.sections[section].double()[places]
+    moves = torch.stack([one.sections[section].double()[places] - first for one in packed])
+    return pointing_away(agreement(moves), most=guarded_against(len(packed), hostile))
+
+
+def _backbone(layout: Layout) -> tuple[int, Tensor]:
+    """The section of trained parameters, and where in it those of the backbone are."""
+    positions = _head_positions(layout)
+    (section,) = (number for number, rows in enumerate(positions) if rows)
+    backbone = torch.ones(layout.sections[section][1], dtype=torch.bool)
+    backbone[torch.cat(positions[section])] = False
+    return section, backbone
 
 
 def _combined(packed: Sequence[Packed], holders: Sequence[frozenset[int]], rule: Callable[[Tensor], Tensor]) -> Packed:

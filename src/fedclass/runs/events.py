@@ -120,6 +120,38 @@ class UpdateMissing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SetAside:
+    """A client that is suspected is not asked for the next rounds."""
+
+    task: int
+    round: int
+    client: int
+    rounds: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteTested:
+    """How the model did on the images that a client holds out, by its own account: per class, right ones and all.
+
+    capped: classes of which it has counted more images than it had announced; they count as many as announced.
+    """
+
+    task: int
+    client: int
+    correct: list[int]
+    tested: list[int]
+    capped: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFailed:
+    """The run has ended before its time; it goes on from its last checkpoint if it is started again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunResumed:
     """A run that was stopped goes on, from a checkpoint before this round (counted from 0) of this task."""
 
@@ -145,8 +177,9 @@ class RoundFinished:
     phases: seconds spent on "clients" (waiting for updates), "aggregate", "evaluate", and "checkpoint" (the one that
     was written before this round; that of this round comes after this event).
 
-    clipped: clients whose update was shortened to a multiple of the round's median.  rolled_back: the round's result
-    was unusable, and the model is the one before it; a warning says why.
+    clipped: clients whose update was shortened to a multiple of the round's median.  screened: whose was left out,
+    because it went against the others'.  rolled_back: the round's result was unusable, and the model is the one before
+    it; a warning says why.
     """
 
     task: int
@@ -165,6 +198,7 @@ class RoundFinished:
     validation_tested: list[int] | None = None
     clipped: list[int] = field(default_factory=list)
     rolled_back: bool = False
+    screened: list[int] = field(default_factory=list)
 
     @property
     def accuracy(self) -> float | None:
@@ -230,9 +264,12 @@ Stored = (
     | TaskReused
     | UpdateRejected
     | UpdateMissing
+    | SetAside
     | RoundFinished
+    | SiteTested
     | TaskFinished
     | RunFinished
+    | RunFailed
 )
 Event = Stored | UpdateReceived
 
