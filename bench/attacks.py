@@ -27,6 +27,7 @@ from fedclass.experiment.recipe import load
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import Setup, prepare
 from fedclass.federation.evaluate import confusion
+from fedclass.federation.server import Missing
 from fedclass.federation.store import MemoryStore
 from fedclass.runs.events import RoundFinished, read_events
 from fedclass.runs.layout import create, write_atomically
@@ -47,7 +48,7 @@ RECIPE = [
     "server.participation=1",
     "evaluation.every=0",
 ]
-GUARDED = ["aggregation.clip_norm=2", "aggregation.screen=true"]
+GUARDED = ["aggregation.clip_norm=1", "aggregation.screen=true"]
 DEFENCES = {
     "mean": ["aggregation.clip_norm=0"],
     "sites": GUARDED,  # what a federation has if its recipe does not say otherwise
@@ -96,6 +97,11 @@ def unchanged(update: Update, *_: object) -> Update:
     return update
 
 
+def absent(update: Update, *_: object) -> Update:
+    """Takes no part: what the others reach without its images, and so what any defence can hope for."""
+    return update
+
+
 def rides_free(update: Update, job: Job, _: Sequence[Update]) -> Update:
     return replace(update, weights=dict(job.weights))
 
@@ -109,6 +115,7 @@ def rows_turned(update: Update, job: Job, _: Sequence[Update]) -> Update:
 def attacks(clients: int) -> dict[str, Change]:
     return {
         "none": unchanged,
+        "absent": absent,
         "sign-flip": moved(-1.0),
         "sign-flip x5": moved(-5.0),
         "x10": moved(10.0),
@@ -172,12 +179,15 @@ class Attacked(InProcess):
         super().__init__(setup.client(MemoryStore()))
         self.hostile, self.change = hostile, change
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Update]:
+    def run(self, jobs: Sequence[Job]) -> Iterator[Update | Missing]:  # type: ignore[override]
         updates = list(super().run(jobs))
         honest = [update for update in updates if update.client not in self.hostile]
         for job, update in zip(jobs, updates, strict=True):
             hostile = job.client in self.hostile and job.phase == "train"
-            yield self.change(update, job, honest) if hostile else update
+            if hostile and self.change is absent:
+                yield Missing(job.client, "is absent")
+            else:
+                yield self.change(update, job, honest) if hostile else update
 
 
 def attacked(layout: str, attack: str, defence: str, seed: int) -> dict[str, Any]:

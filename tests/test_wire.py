@@ -68,6 +68,7 @@ def test_an_announcement_holds_these_fields_and_no_others():
         ("fresh", Mapping[str, int | None]),
         ("image", tuple[int, int, int] | None),
         ("machine", Mapping[str, str]),
+        ("held_out", Mapping[str, int | None]),
     ]
 
 

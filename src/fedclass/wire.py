@@ -95,6 +95,7 @@ class Announcement:
 
     classes: the names of those it holds, each with its number of training images, if the site tells it (it may be
     rounded).  fresh: the same of images that no earlier task has had.  image: (H, W, C); none if it holds none.
+    held_out: the same of images to test with.
     """
 
     site: str
@@ -102,6 +103,7 @@ class Announcement:
     fresh: Mapping[str, int | None]
     image: tuple[int, int, int] | None
     machine: Mapping[str, str]
+    held_out: Mapping[str, int | None] = field(default_factory=dict)
 
 
 def nbytes(weights: Weights) -> int:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedclass.cli import compare, inspect, keys, listing, model, plan, report, reproduce, run, watch
+from fedclass.cli.audit import app as audit
 from fedclass.cli.benchmark import app as benchmark
 from fedclass.cli.cache import app as cache
 from fedclass.cli.data import app as data
@@ -50,6 +51,7 @@ app.add_typer(data, name="data")
 app.add_typer(cache, name="cache")
 app.add_typer(deploy, name="deploy")
 app.add_typer(site, name="site")
+app.add_typer(audit, name="audit")
 
 
 def _version(wanted: bool) -> None:

@@ -16,11 +16,14 @@ from fedclass.report.tables import Table
 from fedclass.runs.events import (
     Event,
     RoundFinished,
+    RunFailed,
     RunFinished,
     RunResumed,
     RunStarted,
+    SetAside,
     SiteChanged,
     SitesKnown,
+    SiteTested,
     TaskFinished,
     TaskReused,
     TaskStarted,
@@ -128,9 +131,9 @@ class Live:
             case RunResumed():
                 self.progress.update(row, completed=self.paces[number].done(event.task, event.round), where="goes on")
                 self.remark(number, remark(event), style="none")
-            case UpdateRejected() | UpdateMissing():
+            case UpdateRejected() | UpdateMissing() | SetAside():
                 self.remark(number, remark(event, self.paces[number].started.called), style="yellow")
-            case TaskReused() | Warned() | SiteChanged():
+            case TaskReused() | Warned() | SiteChanged() | RunFailed():
                 calm = isinstance(event, TaskReused) or (isinstance(event, SiteChanged) and event.connected)
                 self.remark(number, remark(event), style="none" if calm else "yellow")
             case SitesKnown():
@@ -138,7 +141,7 @@ class Live:
                 pace.started = pace.started.knowing(event)
                 self.progress.update(row, total=pace.total)
                 self.remark(number, remark(event), style="none")
-            case TaskStarted():
+            case TaskStarted() | SiteTested():
                 pass
 
     def _start(self, number: int, event: RunStarted) -> None:

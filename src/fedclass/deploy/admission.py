@@ -82,7 +82,13 @@ class Admission:
             )
             names = {name: into for name, into in names.items() if into in learned}
         self.spelled[said.site] = {name: into for name, into in names.items() if name != into}
-        return replace(said, classes=_added(said.classes, names), fresh=_added(said.fresh, names))
+        held_out = {name: count for name, count in said.held_out.items() if name in names}
+        return replace(
+            said,
+            classes=_added(said.classes, names),
+            fresh=_added(said.fresh, names),
+            held_out=_added(held_out, names),
+        )
 
     def _class(self, name: str, spellings: dict[str, str]) -> str:
         name = normal(name)

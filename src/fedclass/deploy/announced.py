@@ -15,6 +15,7 @@ from fedclass.data.schedule import Schedule
 from fedclass.deploy.admission import Admission
 from fedclass.deploy.decisions import APPROVALS
 from fedclass.deploy.registry import Registry
+from fedclass.deploy.site_tests import capped, outliers
 from fedclass.engines.flower.roster import Roster
 from fedclass.errors import RoundError
 from fedclass.experiment.config import Experiment
@@ -22,8 +23,8 @@ from fedclass.experiment.curriculum import Counts, DataFacts, Tell, Tested, Tria
 from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.setup import exemplars_count
 from fedclass.models.incremental import IncrementalModel
-from fedclass.runs.events import Event, SiteChanged, SitesKnown, Warned
-from fedclass.wire import Announcement
+from fedclass.runs.events import Event, SiteChanged, SitesKnown, SiteTested, Warned
+from fedclass.wire import Announcement, Update
 
 ROUNDED = 5  # as many images more than it announces a site may have of a class: counts may be rounded to tens
 GLANCE = 0.5  # seconds between two looks for the operator's word
@@ -237,13 +238,17 @@ class Announced:
 
     def test(self, trial: Trial, tell: Tell, *, must: bool) -> Tested:
         """On the server's test images, and beside them on those that sites hold out; or on the sites' alone."""
-        at_sites = None
+        at_sites, reports = None, dict[int, Counts]()
         if self.rules.test_at != "server":
-            at_sites = self._tested_at_sites(trial, tell, must=must and self.here is None)
-        if self.here is None:
-            return Tested(at_sites)
-        assert self.watched is not None
-        return Tested(trial.here(self.watched), at_sites)
+            at_sites, reports = self._tested_at_sites(trial, tell, must=must and self.here is None)
+        here = None if self.watched is None else trial.here(self.watched)
+        for client, (own, expected) in sorted(outliers(reports, here).items()):
+            message = (
+                f"task {trial.task + 1}: {self.named(client)} reports that {own:.0f} % of its held-out images are "
+                f"right, and others lead one to expect {expected:.0f} %"
+            )
+            tell(Warned(message=message))
+        return Tested(at_sites) if here is None else Tested(here, at_sites)
 
     @property
     def watched(self) -> Split | None:
@@ -254,19 +259,21 @@ class Announced:
         of_label = np.array([number.get(name, -1) for name in self.here.classes], np.int64)
         return Split(self.here.test.images, of_label[self.here.test.labels])
 
-    def _tested_at_sites(self, trial: Trial, tell: Tell, *, must: bool) -> Counts | None:
-        """must: wait for sites without which a task could not be tested; otherwise there are no counts then."""
+    def _tested_at_sites(self, trial: Trial, tell: Tell, *, must: bool) -> tuple[Counts | None, dict[int, Counts]]:
+        """In all, and by site. must: wait for sites without which a task could not be tested; otherwise there are no
+        counts then.
+        """
         classes, waiting = self.schedule.classes_until(trial.task), self.everyone()
-        total = np.zeros((classes, classes), np.int64)
+        total, reports = np.zeros((classes, classes), np.int64), dict[int, Counts]()
         until = time.monotonic() + self.rules.wait
         while True:
             for update in trial.at_clients(list(waiting)):
-                total += update.extras["confusion"].numpy()
+                total += self._report(update, trial.task, reports, tell)
                 waiting.remove(update.client)
             if self._every_task_in(total):
                 break
             if not must:
-                return None
+                return None, reports
             if not waiting or time.monotonic() > until:
                 break  # what cannot be tested has no figure
             time.sleep(self.rules.ask_every)
@@ -274,7 +281,20 @@ class Announced:
         if untested:
             message = f"task {trial.task + 1}: no site that answered holds out an image of class {listed(untested)}"
             tell(Warned(message=message))
-        return total
+        return total, reports
+
+    def _report(self, update: Update, task: int, reports: dict[int, Counts], tell: Tell) -> Counts:
+        """A site's counts, which are told: of no class more than it has announced."""
+        site, names = self.site(update.client), self.known.classes
+        limits = [self.known.most_held_out(site, name, ROUNDED) for name in names[: len(update.extras["confusion"])]]
+        counts, over = capped(update.extras["confusion"].numpy(), limits)
+        correct, tested = counts.diagonal().tolist(), counts.sum(axis=1).tolist()
+        tell(SiteTested(task=task, client=update.client, correct=correct, tested=tested, capped=over))
+        if over:
+            said = f"site {site} counts more held-out images than it has announced, of {listed(names_of(names, over))}"
+            self._warn(f"task {task + 1}: {said}; they count as many as announced", tell)
+        reports[update.client] = counts
+        return counts
 
     def _every_task_in(self, counts: Counts) -> bool:
         tasks = [self.schedule.new_classes(task) for task in range(len(self.schedule.task_sizes))]
@@ -357,6 +377,10 @@ def most_common(images: Iterable[tuple[int, int, int] | None]) -> tuple[int, int
     """The size that most sites have; of several, the largest."""
     sizes = Counter(image for image in images if image is not None)
     return max(sizes, key=lambda size: (sizes[size], size), default=None)
+
+
+def names_of(names: Sequence[str], labels: Iterable[int]) -> list[str]:
+    return [names[label] for label in labels]
 
 
 def listed(names: Sequence[str]) -> str:

@@ -12,7 +12,8 @@ class Registry:
     """Sites are numbered as they come, classes as their tasks begin; a number never changes.
 
     nodes: Flower's numbers of sites with keys.  counts: images by site and class, as announced; 0 if withheld.
-    learners: the sites that have images for the task that is under way.
+    learners: the sites that have images for the task that is under way.  held_out: images to test with, by site and
+    class, as announced; None if withheld.
     """
 
     sites: list[str] = field(default_factory=list)
@@ -21,6 +22,7 @@ class Registry:
     sizes: list[int] = field(default_factory=list)
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
     learners: list[str] = field(default_factory=list)
+    held_out: dict[str, dict[str, int | None]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, table: Mapping[str, Any]) -> "Registry":
@@ -35,6 +37,7 @@ class Registry:
         self.sites += new
         for site, said in announcements.items():
             self.counts[site] = {name: count or 0 for name, count in said.classes.items()}
+            self.held_out[site] = dict(said.held_out)
         return new
 
     def unknown(self, announcements: Mapping[str, Announcement]) -> list[str]:
@@ -58,6 +61,14 @@ class Registry:
             held = said.classes if exemplars_count else said.fresh
             if site not in self.learners and set(held) & set(self.classes):
                 self.learners.append(site)
+
+    def most_held_out(self, site: str, name: str, spare: int) -> int | None:
+        """Of a class. Whoever withholds its numbers has no more than any site that tells; None if none does."""
+        said = self.held_out.get(site, {}).get(name, 0)
+        if said is not None:
+            return said + spare
+        told = [count for classes in self.held_out.values() if (count := classes.get(name)) is not None]
+        return max(told) + spare if told else None
 
     def rows(self) -> list[list[int]]:
         """(sites, classes) counts."""

@@ -17,10 +17,13 @@ from fedclass.data import datasets
 from fedclass.data.image_set import ImageSet, Split
 from fedclass.deploy.admission import Admission, AdmissionRules, read_vocabulary
 from fedclass.deploy.announced import Announced, Rules
+from fedclass.deploy.audited import Audited, note
 from fedclass.deploy.back import FEDERATION
 from fedclass.deploy.check import check_replay
+from fedclass.deploy.presence import Presence
 from fedclass.deploy.registered import registered_nodes
 from fedclass.deploy.settings import image_of
+from fedclass.deploy.withdrawal import withdrawn
 from fedclass.engines.flower.engine import Flower
 from fedclass.engines.flower.exchange import Connection
 from fedclass.engines.flower.roster import Roster
@@ -173,15 +176,22 @@ def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None]
     holder = uuid.uuid4().hex
     with directory.leased(holder) as writing:
         federation, returns = _federation(directory, writing)
-        connection = Connection(grid, settings.poll_seconds, lambda: directory.check_holder(holder))
+        presence = Presence(directory.root)
+
+        def check() -> None:
+            directory.check_holder(holder)
+            presence.beat()
+
+        connection = Connection(grid, settings.poll_seconds, check)
         seconds = min(settings.deadline_seconds, ANNOUNCING)
-        roster = Roster(
+        roster = presence.roster = Roster(
             connection,
             federation,
             seconds=seconds,
             pin=settings.pin_nodes,
             returns=returns,
             registered=registered_nodes,
+            withdrawn=lambda: withdrawn(directory.root),
         )
         curriculum, site = _curriculum(settings, experiment, roster, directory.root)
         announced = curriculum if isinstance(curriculum, Announced) else None
@@ -200,7 +210,16 @@ def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None]
             pause=settings.ask_every_seconds,
             waits=announced.waits if announced else lambda _: None,
         )
-        return run(curriculum, engine, directory, listen, writing=writing, changed_code=settings.changed_code)
+
+        return run(
+            curriculum,
+            Audited(engine, directory.root, roster, site, presence.heard),
+            directory,
+            listen,
+            writing=writing,
+            changed_code=settings.changed_code,
+            note=lambda event: note(directory.root, site, event),
+        )
 
 
 def _federation(directory: RunDirectory, writing: Writing) -> tuple[str, tuple[int, ...]]:

@@ -113,6 +113,7 @@ class Site:
             fresh=self._told(name for name, pixels in names if (spelled.get(name, name), pixels) not in had),
             image=holdings.image,
             machine=fingerprint(),
+            held_out=self._told(holdings.classes[label] for label in holdings.held_out.labels),
         )
 
     def run(self, plan: Plan, job: Job) -> Update:

@@ -45,7 +45,8 @@ class Record:
     """The directory of one run, as long as this process carries it out.
 
     writing: goes around whatever is written.  store: clients' states, if they are here; they are then part of the
-    checkpoints.  done: tasks that runs with the same beginning have left.
+    checkpoints.  done: tasks that runs with the same beginning have left.  note: hears what happens, and not what is
+    told again when a run goes on.
     """
 
     def __init__(
@@ -58,10 +59,11 @@ class Record:
         store: MemoryStore | None,
         done: Reuse | None,
         changed_code: bool,
+        note: Listener = lambda _: None,
     ) -> None:
         """Finds where the run goes on. Refuses what does not belong together: another recipe, other code or images."""
         self.curriculum, self.directory, self.listen = curriculum, directory, listen
-        self.writing, self.store = writing, store
+        self.writing, self.store, self.note = writing, store, note
         self.checkpoints = Checkpoints(directory.checkpoints)
         self.made_with = circumstances(curriculum)
         code = sources(curriculum)
@@ -99,6 +101,7 @@ class Record:
     def tell(self, event: Event) -> None:
         with self.writing():
             self.log.write(event)
+            self.note(event)
         self.listen(event)
 
     def begin(self, engine: str) -> State:

@@ -35,6 +35,7 @@ from fedclass.methods.declare import Sizes, grown
 from fedclass.rng import streams_restored
 from fedclass.runs.events import (
     RoundFinished,
+    RunFailed,
     TaskFinished,
     TaskStarted,
     UpdateMissing,
@@ -57,28 +58,46 @@ def run(
     done: Reuse | None = None,
     writing: Writing | None = None,
     changed_code: bool = False,
+    note: Listener = lambda _: None,
 ) -> dict[str, Any]:
     """Carry out an experiment and return its summary; go on from the last checkpoint if the directory has one.
 
     store: where the engine keeps clients' states, if it is here; they are then part of the checkpoints.  done: tasks
     that runs with the same beginning have left, to be taken instead of being learned again.  writing: goes around
     whatever is written, if the caller holds the run.  changed_code: go on even if code has changed since; the summary
-    then says so.
+    then says so.  note: hears what happens in this process; `listen` is also told what has led to it.
     """
     again = f"type: fedclass run --resume {directory.root}" if writing is None else "start the server's run again"
     hold = directory.locked() if writing is None else contextlib.nullcontext(writing)
     try:
         with hold as writing, one_thread(), streams_restored():
             record = Record(
-                curriculum, directory, listen, writing=writing, store=store, done=done, changed_code=changed_code
+                curriculum,
+                directory,
+                listen,
+                writing=writing,
+                store=store,
+                done=done,
+                changed_code=changed_code,
+                note=note,
             )
-            with record.opened():
+            with record.opened(), told_if_it_fails(record.tell):
                 run = Run(curriculum, engine, record.tell, record.keep)
                 return record.finish(run.carry_out(record.begin(engine.name)), engine.name)
     except RoundError as error:
         raise RoundError(f"{directory.root}: {error}") from error
     except OSError as error:
         raise RunError(f"{directory.root}: cannot go on ({error}); once that is mended, {again}") from error
+
+
+@contextlib.contextmanager
+def told_if_it_fails(tell: Listener) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        with contextlib.suppress(RunError, OSError):  # a run in other hands, a full disk: the first error counts
+            tell(RunFailed(reason=" ".join(f"{type(error).__name__}: {error}".split())[:500]))
+        raise
 
 
 @contextlib.contextmanager

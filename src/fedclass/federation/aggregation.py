@@ -22,7 +22,7 @@ from fedclass.wire import Update, Weights
 # Of the geometric median: nu as a part of the largest distance, the change of weights at which it ends, its most steps.
 SMOOTHED, CLOSE, MOST_STEPS = 1e-6, 1e-10, 10_000
 STANDS_OUT = 3.0  # times the median
-CLIP_NORM = 2.0
+CLIP_NORM = 1.0  # times the median
 Rule = Literal["mean", "trimmed-mean", "median", "geometric-median", "multi-krum"]
 
 

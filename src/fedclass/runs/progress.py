@@ -7,11 +7,14 @@ from typing import Any
 from fedclass.runs.events import (
     Event,
     RoundFinished,
+    RunFailed,
     RunFinished,
     RunResumed,
     RunStarted,
+    SetAside,
     SiteChanged,
     SitesKnown,
+    SiteTested,
     TaskFinished,
     TaskReused,
     TaskStarted,
@@ -72,11 +75,11 @@ class ProgressLines:
             case SitesKnown():
                 self.pace.started = self.pace.started.knowing(event)
                 return remark(event)
-            case UpdateRejected() | UpdateMissing():
+            case UpdateRejected() | UpdateMissing() | SetAside():
                 return remark(event, self.pace.started.called)
-            case RunResumed() | TaskReused() | Warned() | SiteChanged():
+            case RunResumed() | TaskReused() | Warned() | SiteChanged() | RunFailed():
                 return remark(event)
-            case TaskStarted() | UpdateReceived():
+            case TaskStarted() | UpdateReceived() | SiteTested():
                 return None
 
 
@@ -119,7 +122,9 @@ def accuracy_after(event: RoundFinished | TaskFinished) -> str | None:
     return None if event.accuracy is None else f"accuracy {event.accuracy:.1f} %"
 
 
-Remark = RunResumed | TaskReused | Warned | UpdateRejected | UpdateMissing | SitesKnown | SiteChanged
+Remark = (
+    RunResumed | TaskReused | Warned | UpdateRejected | UpdateMissing | SetAside | SitesKnown | SiteChanged | RunFailed
+)
 
 
 def remark(event: Remark, called: Callable[[int], str] = "client {}".format) -> str:
@@ -137,6 +142,11 @@ def remark(event: Remark, called: Callable[[int], str] = "client {}".format) -> 
         case UpdateMissing():
             where = f"task {event.task + 1}, round {event.round + 1}"
             return f"{where}: no update of {called(event.client)}: {event.reason}"
+        case SetAside():
+            where = f"task {event.task + 1}, round {event.round + 1}"
+            return f"{where}: {called(event.client)} is set aside for {event.rounds} rounds: {event.reason}"
+        case RunFailed():
+            return f"failed: {event.reason}"
         case SiteChanged():
             return f"site {event.site} is {'back' if event.connected else 'away'}"
         case SitesKnown():

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from fedclass.engines.flower import codec
 from fedclass.engines.flower.exchange import Connection, Question
@@ -23,7 +23,7 @@ class Roster:
     pins: node numbers by name, if a name belongs to one node for good: nodes with keys keep their number, others get a
     new one whenever they start.  returns: as in a Plan.  registered: reads under which name each key was registered, as
     node numbers by name, None if the site was removed; without such a list, a name belongs to the node that used it
-    first.
+    first.  withdrawn: reads who takes no part any more.
     """
 
     def __init__(
@@ -35,9 +35,10 @@ class Roster:
         pin: bool,
         returns: Sequence[int] = (),
         registered: Callable[[], Mapping[str, int | None] | None] = lambda: None,
+        withdrawn: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self.connection, self.federation, self.seconds, self.pin = connection, federation, seconds, pin
-        self.returns, self.registered = returns, registered
+        self.returns, self.registered, self.withdrawn = returns, registered, withdrawn
         self.pins: dict[str, int] = {}
         self.removed: set[str] = set()
         self._all_registered = False
@@ -102,6 +103,7 @@ class Roster:
         if listed is not None:
             self.pins |= {site: node for site, node in listed.items() if node is not None}
             self.removed = {site for site, node in listed.items() if node is None}
+        self.removed |= set(self.withdrawn())
         return present
 
     def _ask(self, nodes: list[int], task: int) -> list[str]:
@@ -135,13 +137,15 @@ class Roster:
         if not NAME.fullmatch(answer.site):
             return f"calls itself {answer.site[:64]!r}; a name has letters, digits, '.', '_' and '-' only"
         if answer.site in self.removed:
-            return f"calls itself {answer.site!r}, a site that was removed"
+            return f"calls itself {answer.site!r}, a site that was removed or has withdrawn"
         if self.pins.get(answer.site, node) != node:
             return f"calls itself {answer.site!r}: this name is taken, and belongs to another site's key"
         if self._all_registered and answer.site not in self.pins:
             return f"calls itself {answer.site!r}: no key is registered under this name (fedclass deploy register)"
-        counts = [*answer.classes.values(), *answer.fresh.values()]
-        if len(answer.classes) > MOST_CLASSES or not set(answer.fresh) <= set(answer.classes):
+        counts = [*answer.classes.values(), *answer.fresh.values(), *answer.held_out.values()]
+        if max(len(answer.classes), len(answer.held_out)) > MOST_CLASSES or not set(answer.fresh) <= set(
+            answer.classes
+        ):
             return f"{answer.site} announces classes that do not fit together"
         if not all(n is None or 0 <= n <= MOST_IMAGES for n in counts):
             return f"{answer.site} announces an impossible count"
