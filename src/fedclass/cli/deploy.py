@@ -106,7 +106,16 @@ def demo(
         typer.echo(f"what {site} keeps: fedclass site show --store {root / site / 'store'}")
 
 
-for command in (operator.next_, operator.finish, operator.classes, operator.back, operator.register, operator.remove):
+for command in (
+    operator.next_,
+    operator.finish,
+    operator.classes,
+    operator.back,
+    operator.withdraw,
+    operator.status,
+    operator.register,
+    operator.remove,
+):
     app.command(command.__name__.rstrip("_"))(command)
 
 

@@ -1,4 +1,4 @@
-"""fedclass deploy next, finish, classes, back, register, remove: what the operator of a federation decides."""
+"""fedclass deploy next, finish, classes, back, withdraw, status, register, remove: what an operator says and sees."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -19,11 +19,10 @@ def next_(run: Run) -> None:
 
     A run that is finished goes on with it: start the server's run again.
     """
-    finished = _directory(run).finished
-    if finished:
-        _directory(run).summary.unlink()
-        (run / "finish").unlink(missing_ok=True)
-    _word(run, "next-task")
+    from fedclass.deploy.words import say_next
+    from fedclass.runs.audit import operator
+
+    finished = say_next(run, by=operator())
     typer.echo("the next task begins as soon as a site has a class that is admitted, or new images of known classes")
     if finished:
         typer.echo("this run was finished: start it again with the same `flwr run`, and it goes on")
@@ -31,11 +30,10 @@ def next_(run: Run) -> None:
 
 def finish(run: Run) -> None:
     """Let the run end once the task that is under way is learned."""
-    from fedclass.errors import RunError
+    from fedclass.deploy.words import say_finish
+    from fedclass.runs.audit import operator
 
-    if _directory(run).finished:
-        raise RunError(f"{run}: this run is finished")
-    _word(run, "finish")
+    say_finish(run, by=operator())
     typer.echo("the run ends after the task that is under way")
 
 
@@ -63,10 +61,11 @@ def classes(
 
     from fedclass.cli.display import console
     from fedclass.deploy.decisions import decide, read_offers
+    from fedclass.runs.audit import operator
 
     _directory(run)
     if action is not None:
-        done = decide(run, action, names or [], every=every)
+        done = decide(run, action, names or [], every=every, by=operator())
         into = f" into {(names or [])[1]!r}" if action == "merge" else ""
         verb = {"approve": "approved", "reject": "rejected", "merge": "merged"}[action]
         typer.echo(f"{verb}: {', '.join(map(repr, done[:20]))}{' ...' if len(done) > 20 else ''}{into}")
@@ -99,13 +98,64 @@ def back(
     A server that still runs ends. Start the same run again, and it goes on from there.
     """
     from fedclass.deploy.back import go_back
+    from fedclass.runs.audit import operator
 
     _directory(run)
     if not yes:
         what = "the last task that has begun" if task is None else f"task {task}"
         typer.confirm(f"Forget {what} and all that came later, for good?", abort=True)
-    gone = go_back(run, None if task is None else task - 1)
+    gone = go_back(run, None if task is None else task - 1, by=operator())
     typer.echo(f"{run}: is where it was before task {gone + 1}; start the server's run again with the same `flwr run`")
+
+
+def withdraw(
+    run: Run,
+    site: Annotated[str, typer.Argument(help="The name of the site.")],
+    since: Annotated[
+        int | None,
+        typer.Option(min=1, help="Also go back to before this task, counted from 1, and learn on without the site."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Leave a site out from now on. What the model has learned from it stays, unless --since is given.
+
+    Example:  fedclass deploy withdraw ~/runs/first north --since 2
+    """
+    from fedclass.deploy.withdrawal import withdraw
+    from fedclass.runs.audit import operator
+
+    _directory(run)
+    if since is not None and not yes:
+        typer.confirm(f"Forget task {since} and all that came later, for good?", abort=True)
+    withdraw(run, site, since=None if since is None else since - 1, by=operator())
+    typer.echo(f"{site}: takes no part from the next round on")
+    if since is not None:
+        typer.echo(f"{run}: is where it was before task {since}; start the server's run again with the same `flwr run`")
+
+
+def status(
+    run: Run,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    web: Annotated[bool, typer.Option("--web", help="Show a live page on this machine, until Ctrl-C.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0: any that is free.")] = 0,
+) -> None:
+    """Sites, tasks, accuracies, names that wait for approval, and who was left out and why."""
+    import json
+    from dataclasses import asdict
+
+    from fedclass.cli.federation_display import print_status
+    from fedclass.deploy.status import read_status
+
+    found = read_status(run)
+    if web:
+        with needs_flower():
+            from fedclass.deploy.web import serve_page
+
+        serve_page(run, port=port, say=lambda text: print(text, flush=True))
+    elif as_json:
+        print(json.dumps(asdict(found), indent=2))
+    else:
+        print_status(found)
 
 
 def register(
@@ -153,16 +203,6 @@ def rotate_key(folder: Path, site: str) -> None:
 
 
 def _directory(run: Path) -> "RunDirectory":
-    from fedclass.errors import RunError
-    from fedclass.runs.layout import RunDirectory
+    from fedclass.deploy.words import federation
 
-    directory = RunDirectory(run)
-    if not directory.lease.is_file():
-        raise RunError(f"{run}: is not the run directory of a federation; it is the app's `out`")
-    return directory
-
-
-def _word(run: Path, word: str) -> None:
-    from fedclass.runs.layout import write_atomically
-
-    write_atomically(run / word, "")
+    return federation(run)

@@ -16,6 +16,7 @@ from fedclass.deploy.admission import Admission
 from fedclass.deploy.decisions import APPROVALS
 from fedclass.deploy.registry import Registry
 from fedclass.deploy.site_tests import capped, outliers
+from fedclass.deploy.words import FINISH, NEXT
 from fedclass.engines.flower.roster import Roster
 from fedclass.errors import RoundError
 from fedclass.experiment.config import Experiment
@@ -28,7 +29,6 @@ from fedclass.wire import Announcement, Update
 
 ROUNDED = 5  # as many images more than it announces a site may have of a class: counts may be rounded to tens
 GLANCE = 0.5  # seconds between two looks for the operator's word
-NEXT, FINISH = "next-task", "finish"  # the operator's words: files in the run directory
 
 
 @dataclass(frozen=True)

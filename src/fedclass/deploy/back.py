@@ -7,12 +7,13 @@ from pathlib import Path
 
 from fedclass.errors import ConfigError, RunError
 from fedclass.experiment.checkpoint import Checkpoint, Checkpoints
+from fedclass.runs import audit
 from fedclass.runs.layout import RunDirectory, write_atomically
 
 FEDERATION = "federation.json"
 
 
-def go_back(root: Path, task: int | None) -> int:
+def go_back(root: Path, task: int | None, *, by: str | None = None) -> int:
     """To before a task, counted from 0; none: the one that was begun last. Returns which.
 
     A server that still carries out the run ends with its next write, because the run is now in other hands.
@@ -31,6 +32,7 @@ def go_back(root: Path, task: int | None) -> int:
         table["returns"] = [*table.get("returns", []), task]
         write_atomically(root / FEDERATION, json.dumps(table) + "\n")
         _put_back(directory, known, found, task)
+        audit.append(root, "operator", said="back", before_task=task + 1, by=by or audit.operator())
         return task
 
 

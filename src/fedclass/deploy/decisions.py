@@ -13,6 +13,7 @@ from typing import Any
 
 from fedclass.deploy.names import name_flaw, normal
 from fedclass.errors import ConfigError, RunError
+from fedclass.runs import audit
 from fedclass.runs.layout import write_atomically
 
 ANNOUNCED, APPROVALS = "announced.json", "approvals.json"
@@ -104,7 +105,7 @@ def _decided(offer: Offer, decided: Decisions) -> Offer:
     return Offer(name=offer.name, sites=offer.sites, since=offer.since, state=state, like=offer.like)
 
 
-def decide(root: Path, action: str, names: Sequence[str], *, every: bool = False) -> list[str]:
+def decide(root: Path, action: str, names: Sequence[str], *, every: bool = False, by: str | None = None) -> list[str]:
     """Carry out a decision of the operator's; returns the names that it was about. every: all that wait."""
     offers = {offer.name: offer for offer in read_offers(root)}
     if every:
@@ -129,6 +130,7 @@ def decide(root: Path, action: str, names: Sequence[str], *, every: bool = False
     else:
         decided = decided.approve(names) if action == "approve" else decided.reject(names)
     decided.write(root)
+    audit.append(root, "operator", said=action, names=list(names), by=by or audit.operator())
     return about
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedclass.experiment.curriculum import Counts
 
@@ -27,23 +28,37 @@ def capped(counts: Counts, limits: Sequence[int | None]) -> tuple[Counts, list[i
 
 
 def outliers(reports: Mapping[int, Counts], here: Counts | None = None) -> dict[int, tuple[float, float]]:
-    """Sites that are right far more or far less often than others (and the server) on the same classes.
+    """Sites that are right far more or far less often than is to be expected of their classes.
 
-    Returns their accuracy and the one that others lead one to expect, both in percent. The share of right ones p is
-    expected class by class; a site stands out if its own differs by a quarter, and by 3 sqrt(p (1 - p) / n).
+    Returns their accuracy and the one expected, both in percent. Of a class, the share of right ones that is expected
+    is the one on the server's own images or, without any, the median of the sites': less than half of them cannot move
+    it far. A site stands out if its own differs by a quarter, and by 3 sqrt(p (1 - p) / n).
     """
     found = {}
+    expected = _rates(here) if here is not None else None
     for client, own in reports.items():
-        others = [counts for other, counts in reports.items() if other != client]
-        told = sum([*others, *([here] if here is not None else [])], np.zeros_like(own))
-        images, elsewhere = own.sum(axis=1), told.sum(axis=1)
-        both = (images > 0) & (elsewhere > 0)
+        others = [_rates(counts) for other, counts in reports.items() if other != client]
+        images = own.sum(axis=1)
+        known = np.array([any(np.isfinite(rates[label]) for rates in others) for label in range(len(own))], bool)
+        rates = _median([_rates(own), *others]) if expected is None else expected
+        both = (images > 0) & (known if expected is None else np.isfinite(expected))
         n = int(images[both].sum())
         if n < FEWEST:
             continue
         right = float(own.diagonal()[both].sum()) / n
-        rates = told.diagonal()[both] / elsewhere[both]
-        p = float((images[both] * rates).sum()) / n
+        p = float((images[both] * rates[both]).sum()) / n
         if abs(right - p) > max(FAR, SIGMAS * math.sqrt(p * (1 - p) / n)):
             found[client] = (100 * right, 100 * p)
     return found
+
+
+def _rates(counts: Counts) -> NDArray[np.float64]:
+    """By class, the share of right ones; NaN without images."""
+    images = counts.sum(axis=1)
+    return np.where(images > 0, counts.diagonal() / np.maximum(images, 1), np.nan)
+
+
+def _median(rates: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """By class, over those who have images of it; NaN if nobody has."""
+    columns = (column[np.isfinite(column)] for column in np.stack(rates).T)
+    return np.array([np.median(column) if len(column) else np.nan for column in columns])

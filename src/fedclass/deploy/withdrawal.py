@@ -42,7 +42,7 @@ def withdraw(root: Path, site: str, *, since: int | None = None, by: str) -> Non
     if site not in gone:
         write_atomically(root / FILE, json.dumps(gone | {site: {"time": round(time.time(), 3), "by": by}}) + "\n")
     if since is not None:
-        go_back(root, since)
+        go_back(root, since, by=by)
     audit.append(root, "withdrawn", site=site, since=None if since is None else since + 1, by=by)
 
 

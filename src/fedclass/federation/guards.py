@@ -13,6 +13,7 @@ from fedclass.wire import Weights
 ASIDE = 5  # rounds that a suspect is not asked
 RISE = 1.5  # times the median loss of the round before: the model that clients were sent is no longer what it was
 ALIKE = 1e-5  # outputs for different images that differ by less than this part of their size are the same
+IDLE = 0.1  # of the median length
 OWN_WORK = 3  # without so many updates there is no majority to agree with
 
 
@@ -20,11 +21,14 @@ def agreement(moves: Tensor) -> Tensor:
     """How far each update goes the way of the others: the median over j != i of cos(m_i, m_j).
 
     moves: (n, P), from the model that was sent.  Returns (n,). A median, so that less than half of them decide nothing.
+    Whoever hardly moves, a tenth of the median length, takes a free ride and holds the others up: -1.
     """
     units = torch.nn.functional.normalize(moves, dim=1)
     n = len(moves)
     others = (units @ units.T)[~torch.eye(n, dtype=torch.bool)].reshape(n, n - 1)
-    return others.quantile(0.5, dim=1)
+    lengths = moves.norm(dim=1)
+    idle = lengths < IDLE * lengths.quantile(0.5)
+    return others.quantile(0.5, dim=1).masked_fill(idle, -1.0)
 
 
 def pointing_away(agreements: Tensor, *, most: int) -> list[int]:
