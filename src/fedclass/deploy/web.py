@@ -64,6 +64,10 @@ class Page:
         ]
         return Starlette(routes=routes)
 
+    def server(self) -> uvicorn.Server:
+        quiet = {"log_level": "warning", "access_log": False, "server_header": False}
+        return uvicorn.Server(uvicorn.Config(self.app(), ws="none", lifespan="off", **quiet))  # type: ignore[arg-type]
+
     def _guarded(self, answer: Callable[[Request], object]) -> Callable[[Request], object]:
         async def guarded(request: Request) -> Response:
             if request.headers.get("host") not in self.hosts:
@@ -148,5 +152,4 @@ def serve_page(root: Path, *, port: int, say: Callable[[str], None]) -> None:
         page = Page(root, token, (f"127.0.0.1:{port}", f"localhost:{port}"))
         say(f"http://127.0.0.1:{port}/?token={token}")
         say(f"Prometheus: http://127.0.0.1:{port}/metrics with the header `Authorization: Bearer {token}`")
-        config = uvicorn.Config(page.app(), log_level="warning", access_log=False, server_header=False)
-        uvicorn.Server(config).run(sockets=[listening])
+        page.server().run(sockets=[listening])

@@ -48,7 +48,7 @@ class AggregationSettings:
     screen: Annotated[
         bool | None,
         Field(
-            description="leave out updates that go against the others; "
+            description="leave out updates that go against the others or hardly move, and trim heads by holders; "
             "not given: false in a simulation, true where classes come from sites"
         ),
     ] = None
@@ -206,10 +206,23 @@ class Aggregation:
             self.screened = [together[at].client for at in away]
             staying = [at for at in range(len(together)) if at not in away]
             together, packed = [together[at] for at in staying], [packed[at] for at in staying]
-        if self.settings.rule == "mean":
-            return weighted_mean(zip(packed, [update.examples for update in together], strict=True))
         holders = [frozenset(self.claims.holds(update.client)) for update in together]
-        return _combined(packed, holders, _rule(self.settings))
+        if self.settings.rule != "mean":
+            return _combined(packed, holders, _rule(self.settings))
+        mean = weighted_mean(zip(packed, [update.examples for update in together], strict=True))
+        return self._with_guarded_head(Packed.of(mean, start.layout), packed, holders) if self.settings.screen else mean
+
+    def _with_guarded_head(self, mean: Packed, packed: Sequence[Packed], holders: Sequence[frozenset[int]]) -> Packed:
+        """The mean, with rows of the head that are trimmed means over the holders of their class.
+
+        What `screen` does for the backbone it cannot do for the head, where honest updates go against each other.
+        """
+        rule = replace(self.settings, rule="trimmed-mean")
+        robust = _combined(packed, holders, _rule(rule))
+        section, backbone = _backbone(mean.layout)
+        sections = list(mean.sections)
+        sections[section] = torch.where(backbone, mean.sections[section], robust.sections[section])
+        return Packed(mean.layout, sections)
 
     def _examples(self, update: Update) -> int:
         limits = (self.settings.max_examples, self.claims.most_examples(update.client))
