@@ -22,7 +22,7 @@ def print_status(status: Status) -> None:
             site.name,
             {True: "online", False: "away", None: "?"}[site.online],
             ago(site.heard),
-            f"{sum(site.images.values())} of {len(site.images)} classes",
+            f"{sum(site.images.values())}, {len(site.images)} classes",
             percent(site.accuracy),
             site.left_out,
         )
