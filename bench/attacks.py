@@ -235,6 +235,8 @@ def table(cells: Mapping[str, Mapping[str, Any]], layout: str) -> list[str]:
     known = [key.split("/") for key in cells]
     defences = [name for name in DEFENCES if any(key[0] == layout and key[2] == name for key in known)]
     rows = [name for name in attacks(4) if any(key[0] == layout and key[1] == name for key in known)]
+    if not rows:
+        return ["Not measured yet."]
     lines = [f"| attack | {' | '.join(defences)} |", f"|---|{'---|' * len(defences)}"]
     for attack in rows:
         found = [
@@ -261,8 +263,8 @@ def page(text: str, cells: Mapping[str, Mapping[str, Any]]) -> str:
     """The page with its tables as the data say."""
     for layout in LAYOUTS:
         made = "\n".join(table(cells, layout))
-        between = rf"(?s)(<!-- {layout} -->\n).*?(\n<!-- end -->)"
-        text = re.sub(between, lambda found, made=made: f"{found[1]}{made}{found[2]}", text)  # type: ignore[misc]
+        between = rf"(?s)(<!-- {layout} -->\n).*?(<!-- end -->)"
+        text = re.sub(between, lambda found, made=made: f"{found[1]}{made}\n{found[2]}", text)  # type: ignore[misc]
     return text
 
 
