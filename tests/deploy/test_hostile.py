@@ -104,7 +104,7 @@ FORGED: dict[str, tuple[Callable[[Frame], Frame], str]] = {
 
 
 def test_hostile_updates_are_left_out_with_a_reason(federation: Federation) -> None:
-    """One kind a round; each goes on with the good site alone. Guards are off: they would set it aside after the first."""
+    """One kind a round; each goes on with the good site alone. Guards are off: they would set it aside."""
 
     def tamper(message: Message, reply: Message) -> Message:
         job = header(message).get("job", {})

@@ -219,9 +219,9 @@ class Aggregation:
         """
         rule = replace(self.settings, rule="trimmed-mean")
         robust = _combined(packed, holders, _rule(rule))
-        section, backbone = _backbone(mean.layout)
         sections = list(mean.sections)
-        sections[section] = torch.where(backbone, mean.sections[section], robust.sections[section])
+        for section, backbone in _backbones(mean.layout).items():
+            sections[section] = torch.where(backbone, mean.sections[section], robust.sections[section])
         return Packed(mean.layout, sections)
 
     def _examples(self, update: Update) -> int:
@@ -253,19 +253,21 @@ def _screened(packed: Sequence[Packed], start: Packed, hostile: float) -> list[i
 
     Not the head: where clients hold uneven shares of classes, honest heads go against each other as well.
     """
-    section, places = _backbone(start.layout)
-    first = start.sections[section].double()[places]
-    moves = torch.stack([one.sections[section].double()[places] - first for one in packed])
+    backbones = _backbones(start.layout).items()
+    parts = [torch.cat([one.sections[number].double()[places] for number, places in backbones]) for one in packed]
+    first = torch.cat([start.sections[number].double()[places] for number, places in backbones])
+    moves = torch.stack(parts) - first
     return pointing_away(agreement(moves), most=guarded_against(len(packed), hostile))
 
 
-def _backbone(layout: Layout) -> tuple[int, Tensor]:
-    """The section of trained parameters, and where in it those of the backbone are."""
-    positions = _head_positions(layout)
-    (section,) = (number for number, rows in enumerate(positions) if rows)
-    backbone = torch.ones(layout.sections[section][1], dtype=torch.bool)
-    backbone[torch.cat(positions[section])] = False
-    return section, backbone
+def _backbones(layout: Layout) -> dict[int, Tensor]:
+    """The sections that a head is part of, trained parameters mostly, and where in them the backbone's values are."""
+    found = {}
+    for section, rows in enumerate(_head_positions(layout)):
+        if rows:
+            found[section] = torch.ones(layout.sections[section][1], dtype=torch.bool)
+            found[section][torch.cat(rows)] = False
+    return found
 
 
 def _combined(packed: Sequence[Packed], holders: Sequence[frozenset[int]], rule: Callable[[Tensor], Tensor]) -> Packed:
