@@ -71,7 +71,6 @@ EVENTS = [
     UpdateMissing(task=0, round=0, client=2, reason="no answer within 60 s"),
     SiteChanged(site="a", connected=False),
     SitesKnown(sites=["a", "b"], classes=["null", "één"], tasks=[2], counts=[[1, 0], [2, 3]], exemplars=[4]),
-    SiteChanged(site="a", connected=False),
     SetAside(task=0, round=1, client=1, rounds=5, reason="its update was rejected"),
     ROUND,
     SiteTested(task=0, client=1, correct=[3, 0], tested=[4, 6], capped=[1]),
