@@ -91,36 +91,17 @@ def read_status(root: Path, *, now: float | None = None) -> Status:
 
 
 def _take_in(event: Event, status: Status, sites: dict[str, SiteStatus], classes: list[str]) -> None:
-    names = list(sites)  # in the order of clients' numbers
+    _take_in_of_sites(event, sites, classes)
     match event:
         case RunStarted():
             status.method, status.rounds, status.state = event.method, event.rounds, "waiting"
         case RunResumed():
             status.task, status.round, status.state, status.failure = event.task + 1, event.round, "learning", ""
-        case SitesKnown():
-            classes[:] = event.classes
-            for name, row in zip(event.sites, event.counts, strict=True):
-                site = sites.setdefault(name, SiteStatus(name))
-                site.images = {label: count for label, count in zip(event.classes, row, strict=True) if count}
         case TaskStarted():
             status.task, status.round, status.state = event.task + 1, 0, "learning"
-        case UpdateRejected() | UpdateMissing():
-            said = "rejected" if isinstance(event, UpdateRejected) else "no answer"
-            _site(sites, names, event.client).left_out = f"round {event.round + 1}: {said}: {event.reason}"
         case RoundFinished():
             status.task, status.round = event.task + 1, event.round + 1
             status.undone += event.rolled_back
-            for client in event.clients:
-                away = client in event.screened
-                _site(sites, names, client).left_out = (
-                    f"round {event.round + 1}: went against the others" if away else ""
-                )
-        case SetAside():
-            where = f"from round {event.round + 1} on, for {event.rounds} rounds"
-            _site(sites, names, event.client).left_out = f"set aside {where}: {event.reason}"
-        case SiteTested():
-            tested = sum(event.tested)
-            _site(sites, names, event.client).accuracy = 100 * sum(event.correct) / tested if tested else None
         case TaskFinished():
             status.state, status.accuracy = "waiting", event.accuracy if any(map(sum, event.confusion)) else None
             rows = zip(classes, event.confusion, strict=False)
@@ -133,6 +114,31 @@ def _take_in(event: Event, status: Status, sites: dict[str, SiteStatus], classes
             status.state, status.failure = "failed", event.reason
         case Warned():
             status.warnings.append(event.message)
+        case _:
+            pass
+
+
+def _take_in_of_sites(event: Event, sites: dict[str, SiteStatus], classes: list[str]) -> None:
+    names = list(sites)  # in the order of clients' numbers
+    match event:
+        case SitesKnown():
+            classes[:] = event.classes
+            for name, row in zip(event.sites, event.counts, strict=True):
+                site = sites.setdefault(name, SiteStatus(name))
+                site.images = {label: count for label, count in zip(event.classes, row, strict=True) if count}
+        case UpdateRejected() | UpdateMissing():
+            said = "rejected" if isinstance(event, UpdateRejected) else "no answer"
+            _site(sites, names, event.client).left_out = f"round {event.round + 1}: {said}: {event.reason}"
+        case RoundFinished():
+            against = f"round {event.round + 1}: went against the others"
+            for client in event.clients:
+                _site(sites, names, client).left_out = against if client in event.screened else ""
+        case SetAside():
+            where = f"from round {event.round + 1} on, for {event.rounds} rounds"
+            _site(sites, names, event.client).left_out = f"set aside {where}: {event.reason}"
+        case SiteTested():
+            tested = sum(event.tested)
+            _site(sites, names, event.client).accuracy = 100 * sum(event.correct) / tested if tested else None
         case _:
             pass
 
