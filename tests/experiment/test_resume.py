@@ -22,7 +22,7 @@ from commands import called
 from fedclass.data.memory import Exemplars
 from fedclass.data.partition import save_partition
 from fedclass.errors import ConfigError, DataError, RunError
-from fedclass.experiment.checkpoint import Checkpoints, State, Totals
+from fedclass.experiment.checkpoint import Checkpoints, Earlier, State, Totals
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.launch import run_one
 from fedclass.experiment.parallel import run_all
@@ -379,6 +379,9 @@ def test_a_checkpoint_keeps_every_field(tmp_path: Path) -> None:
         reached=frozenset({0, 7}),
         totals=Totals(bytes_up=1, bytes_down=2, samples=3, seconds=4.5),
         before_task=Totals(bytes_up=5, bytes_down=6, samples=7, seconds=8.5),
+        registry={"sites": ["north"]},
+        aside={4: 2},
+        earlier=Earlier({"filters": torch.randn(2)}, {"c": torch.randn(1)}, {"momentum": torch.randn(3)}, 0.5, (4,)),
     )
     exemplars = Exemplars({2: np.array([5, 1, 9]), 0: np.array([], np.int64)})
     rows = Kept({"logits": torch.randn(3, 4)}, 4)
@@ -387,11 +390,19 @@ def test_a_checkpoint_keeps_every_field(tmp_path: Path) -> None:
     Checkpoints(tmp_path / "kept").save(state, clients, changes=0, events=99, made_with={"version": "x"})
     found = Checkpoints(tmp_path / "kept").load(1)
     for field in fields(State):
-        if field.name not in ("weights", "last", "method", "optimizer", "confusions", "validations"):
+        if field.name not in ("weights", "last", "method", "optimizer", "confusions", "validations", "earlier"):
             assert getattr(found.state, field.name) == getattr(state, field.name) != field.default
     assert all(torch.equal(found.state.weights[name], tensor) for name, tensor in weights.items())  # type: ignore[index]
     for name in ("last", "method", "optimizer"):
         kept, wanted = getattr(found.state, name), getattr(state, name)
+        assert kept.keys() == wanted.keys() != set()
+        assert all(torch.equal(kept[key], wanted[key]) for key in wanted)
+    earlier, before = found.state.earlier, state.earlier
+    assert earlier is not None
+    assert before is not None
+    assert (earlier.loss, earlier.suspects) == (before.loss, before.suspects)
+    for name in ("weights", "method", "optimizer"):
+        kept, wanted = getattr(earlier, name), getattr(before, name)
         assert kept.keys() == wanted.keys() != set()
         assert all(torch.equal(kept[key], wanted[key]) for key in wanted)
     np.testing.assert_array_equal(found.state.confusions, state.confusions)
