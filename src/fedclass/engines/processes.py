@@ -27,7 +27,9 @@ from fedclass.engines.channel import Channel
 from fedclass.engines.shared import Shared
 from fedclass.errors import ClientError, ConfigError, FedclassError
 from fedclass.federation.client import Client
+from fedclass.federation.evaluate import Counts, Part
 from fedclass.federation.store import ClientState, ClientStore
+from fedclass.models.incremental import IncrementalModel
 from fedclass.usercode import Noticed, noticed, take_note, watching
 from fedclass.wire import Job, Update, Weights
 
@@ -35,6 +37,7 @@ AHEAD = 64  # jobs given out before the oldest of them is done; that many update
 TRIES = 3  # for a job whose worker dies
 QUEUE = 2  # jobs a worker may have: one that it does, and one to go on with while this process hears of the first
 SHORT = 0.5  # seconds; a worker with longer jobs gets one at a time, so that all end together
+SHARED = ("weights", "teacher", "broadcast")  # fields of jobs that hold tensors which many of them share
 UNGUARDED = 78  # exit code of a process that would start runs while it imports the main script
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
@@ -43,19 +46,20 @@ class ClientBuilder(Protocol):
     """What a worker makes its client from; arrives through `Shared`."""
 
     def client(self, store: ClientStore) -> Client: ...
+    def counted(self, part: Part, model: IncrementalModel) -> Counts: ...
 
 
 @dataclass(frozen=True)
 class _Order:
     """What a worker is sent: a job without its tensors, their keys by the job's fields, and the client's state."""
 
-    job: Job
+    job: Job | Part
     keys: dict[str, int]
     state: ClientState
 
 
 # The client's state, if it changed, and what was noticed of the user's code.
-_Answer = tuple[Update, ClientState | None, Noticed] | FedclassError
+_Answer = tuple[Update | Counts, ClientState | None, Noticed] | FedclassError
 
 
 @dataclass
@@ -100,13 +104,24 @@ class Processes:
         self._end()
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Update]:
+        for update in self._done(jobs):
+            assert isinstance(update, Update)
+            yield update
+
+    def test(self, parts: Sequence[Part]) -> Iterator[Counts]:
+        for counts in self._done(parts):
+            assert not isinstance(counts, Update)
+            yield counts
+
+    def _done(self, jobs: Sequence[Job | Part]) -> Iterator[Update | Counts]:
+        """What comes of each, in their order."""
         for number, worker in enumerate(self._workers):
             if worker.positions:  # of a round whose updates nobody waited for
                 self._replace(number)
         waiting = list(range(len(jobs)))
         tries = [0] * len(jobs)
-        done: dict[int, Update] = {}
-        following = 0  # position of the update to hand on next
+        done: dict[int, Update | Counts] = {}
+        following = 0  # position of what is to be handed on next
         while following < len(jobs):
             self._give_out(jobs, waiting, following)
             heard = wait([worker.channel.connection for worker in self._workers if worker.positions])
@@ -130,17 +145,20 @@ class Processes:
                     worker.positions.popleft()
                     worker.took = time.perf_counter() - worker.began
                     worker.began += worker.took
-                    update, state, seen = answer
+                    done[position], state, seen = answer
                     take_note(seen)
-                    if state is not None:
-                        self.store.save(job.client, state)
-                    self._samples[job.client] = update.metrics.get("samples", 0.0)
-                    done[position] = update
+                    self._remember(job, done[position], state)
             while following in done:
                 yield done.pop(following)
                 following += 1
 
-    def _give_out(self, jobs: Sequence[Job], waiting: list[int], following: int) -> None:
+    def _remember(self, job: Job | Part, outcome: Update | Counts, state: ClientState | None) -> None:
+        if isinstance(job, Job) and isinstance(outcome, Update):
+            if state is not None:
+                self.store.save(job.client, state)
+            self._samples[job.client] = outcome.metrics.get("samples", 0.0)
+
+    def _give_out(self, jobs: Sequence[Job | Part], waiting: list[int], following: int) -> None:
         """A job to every worker without one, then a second one to those with short jobs, but not the last ones."""
         for length in range(QUEUE):
             for worker in self._workers:
@@ -153,10 +171,15 @@ class Processes:
                 waiting.remove(chosen)
                 self._send(worker, jobs[chosen], chosen)
 
-    def _choice(self, jobs: Sequence[Job], waiting: Sequence[int], following: int) -> int | None:
+    def _choice(self, jobs: Sequence[Job | Part], waiting: Sequence[int], following: int) -> int | None:
         """The longest job in reach, as far as is known from the client's last one, so that all workers end together."""
+
+        def length(position: int) -> float:
+            job = jobs[position]
+            return self._samples.get(job.client, float("inf")) if isinstance(job, Job) else 0.0  # parts are all alike
+
         within = itertools.takewhile(lambda position: position < following + AHEAD, waiting)
-        return max(within, key=lambda p: (self._samples.get(jobs[p].client, float("inf")), -p), default=None)
+        return max(within, key=lambda position: (length(position), -position), default=None)
 
     # Workers.
 
@@ -182,15 +205,23 @@ class Processes:
                 worker.channel.close()
             self._workers = []
 
-    def _send(self, worker: _Worker, job: Job, position: int) -> None:
-        """Weights, teacher and broadcast are sent to a worker once, however many jobs share them."""
-        shared = {"weights": job.weights, "teacher": job.teacher, "broadcast": job.broadcast}
-        keys = {field: self._key(tensors) for field, tensors in shared.items() if tensors}
+    def _send(self, worker: _Worker, job: Job | Part, position: int) -> None:
+        """Weights, teacher and broadcast are sent to a worker once, however many jobs share them.
+
+        An evaluation comes between two rounds: what they share, such as the teacher, stays where it is.
+        """
+        shared = {name: tensors for name in SHARED if (tensors := getattr(job, name, None))}
+        keys = {name: self._key(tensors) for name, tensors in shared.items()}
         needed = set(keys.values())
-        self._weights = {k: self._weights[k] for k in sorted(needed)}
         news = {k: self._weights[k] for k in needed - worker.has}
-        order = _Order(replace(job, weights={}, teacher=None, broadcast={}), keys, self.store.load(job.client))
-        worker.has = needed
+        if isinstance(job, Job):
+            self._weights = {k: self._weights[k] for k in sorted(needed)}
+            worker.has = needed
+        else:
+            worker.has = needed | worker.has
+        state = self.store.load(job.client) if isinstance(job, Job) else ClientState()
+        bare: Any = {name: {} for name in shared}
+        order = _Order(replace(job, **bare), keys, state)
         if not worker.positions:
             worker.began = time.perf_counter()
         worker.positions.append(position)
@@ -244,20 +275,24 @@ def _work(channel: Channel, builder: Shared[ClientBuilder]) -> None:
     keep_freed_memory()
     torch.set_num_threads(1)
     store = _OneClient()
-    client = builder.open().client(store)
+    built = builder.open()
+    client = built.client(store)
     held: dict[int, Weights] = {}
     while True:
         try:
             order, news = channel.receive()
         except (EOFError, ConnectionResetError):  # whoever gives out jobs is gone
             return
-        held = {key: tensors for key, tensors in (held | news).items() if key in order.keys.values()}
+        held |= news
+        if isinstance(order.job, Job):
+            held = {key: tensors for key, tensors in held.items() if key in order.keys.values()}
         store.state = order.state
+        job = replace(order.job, **{field: held[key] for field, key in order.keys.items()})
         answer: _Answer
         try:
             with watching():
-                update = client.run(replace(order.job, **{field: held[key] for field, key in order.keys.items()}))
-            answer = update, None if store.state is order.state else store.state, noticed()
+                done = client.run(job) if isinstance(job, Job) else built.counted(job, client.model)
+            answer = done, None if store.state is order.state else store.state, noticed()
         except FedclassError as error:
             error.add_note(traceback.format_exc())
             answer = error

@@ -13,16 +13,16 @@ import torch
 from fedclass.data.image_set import Split
 from fedclass.data.memory import HERDING
 from fedclass.data.schedule import Schedule
-from fedclass.engines.base import Engine
+from fedclass.engines.base import Engine, Tests
 from fedclass.errors import RoundError, RunError
 from fedclass.experiment.answers import Answers, spent, timed
 from fedclass.experiment.checkpoint import State, Totals
-from fedclass.experiment.curriculum import Counts, Curriculum, Tested, Trial
+from fedclass.experiment.curriculum import Curriculum, Tested, Trial
 from fedclass.experiment.record import Listener, Record
 from fedclass.experiment.reuse import Reuse
 from fedclass.federation import server_optimizer
 from fedclass.federation.aggregation import Aggregation, standing_out
-from fedclass.federation.evaluate import confusion
+from fedclass.federation.evaluate import Counts, Part, counted, parts
 from fedclass.federation.faults import dropped_out
 from fedclass.federation.server import Missing, breakage, sample, usable
 from fedclass.federation.store import MemoryStore
@@ -180,7 +180,7 @@ class Run:
             weights, own, exemplars = self._close(state)
         with spent(phases, "evaluate"):
             tested = self._evaluate(task, weights, own, must=True)
-            validation = self._validate(weights, own)
+            validation = self._validate(task, weights, own)
         assert tested.confusion is not None  # it was waited for
         self.tell(
             TaskFinished(
@@ -315,7 +315,7 @@ class Run:
             return None, None  # the end of the task tests its last round anyway
         assert state.weights is not None
         with spent(phases, "evaluate"):
-            if (validation := self._validate(state.weights, state.method)) is not None:
+            if (validation := self._validate(state.task, state.weights, state.method)) is not None:
                 return None, validation  # who chooses by these sees test figures at the end of tasks only
             return self._evaluate(state.task, state.weights, state.method, must=False).confusion, None
 
@@ -412,9 +412,7 @@ class Run:
         own = self._broadcast(self.declared.predicts_with, own)
 
         def here(test: Split) -> Counts:
-            self.model.load(weights)
-            self._seed("evaluate", task)
-            return confusion(self.model, self.method, own, test, self.curriculum.normalisation)
+            return self._counts(test, parts(task, "test", test, weights, own, self.model.frozen_sha256))
 
         def at_clients(clients: Sequence[int]) -> Iterator[Update]:
             rounds, frozen = self.experiment.train.rounds, self.model.frozen_sha256
@@ -424,10 +422,20 @@ class Run:
 
         return self.curriculum.test(Trial(task, here, at_clients), self.tell, must=must)
 
-    def _validate(self, weights: Weights, own: Tensors) -> Counts | None:
+    def _validate(self, task: int, weights: Weights, own: Tensors) -> Counts | None:
         """Counts on validation images, if there are any."""
         images = self.curriculum.validation
         if images is None:
             return None
-        self.model.load(weights)
-        return confusion(self.model, self.method, own, images, self.curriculum.normalisation)
+        own = self._broadcast(self.declared.predicts_with, own)
+        return self._counts(images, parts(task, "validation", images, weights, own, self.model.frozen_sha256))
+
+    def _counts(self, images: Split, batches: Sequence[Part]) -> Counts:
+        """By whoever is there to help."""
+        seed, normalisation = self.experiment.seed_of("training"), self.curriculum.normalisation
+
+        def here(part: Part) -> Counts:
+            return counted(part, self.model, self.method, images, normalisation, seed=seed)
+
+        counts = self.engine.test(batches) if isinstance(self.engine, Tests) else map(here, batches)
+        return sum(counts, np.zeros((self.model.classes, self.model.classes), np.int64))

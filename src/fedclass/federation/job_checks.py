@@ -4,18 +4,27 @@ import contextlib
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
 from fedclass.errors import ClientError, FedclassError
 from fedclass.models.incremental import IncrementalModel
-from fedclass.wire import Job
 
 TORCH = str(Path(torch.__file__).parent)
 
 
+class Asked(Protocol):
+    """A job, or a part of an evaluation."""
+
+    @property
+    def where(self) -> str: ...
+    @property
+    def frozen(self) -> str: ...
+
+
 @contextlib.contextmanager
-def failures_named(job: Job) -> Iterator[None]:
+def failures_named(job: Asked) -> Iterator[None]:
     """Methods and backbones may be the user's: whatever comes out of them becomes a ClientError that says where."""
     try:
         yield
@@ -27,7 +36,7 @@ def failures_named(job: Job) -> Iterator[None]:
         raise ClientError(f"{job.where}: {type(error).__name__}: {error} ({place})") from error
 
 
-def frozen_flaw(job: Job, model: IncrementalModel) -> str | None:
+def frozen_flaw(job: Asked, model: IncrementalModel) -> str | None:
     """Why weights for the server's model are of no use to this one, or None."""
     if job.frozen == model.frozen_sha256:
         return None
