@@ -30,6 +30,7 @@ DATA = {
     "mnist": "MNIST",
     "fashion-mnist": "Fashion-MNIST",
     "synnum": "Drawn digits",
+    "drawn-characters": "Drawn characters",
 }
 MEASURED = ("accuracy_", "forgetting_", "bwt")  # figures on test images
 
