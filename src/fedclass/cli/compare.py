@@ -11,21 +11,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedclass.cli.foresee import foresee
 from fedclass.cli.run import (
     ChangedCode,
+    Nice,
     Overrides,
     Recipe,
     Reuse,
     Sinks,
+    be_nice,
     fresh,
     said_when_stopped,
     say_what_is_quick,
 )
-from fedclass.errors import FedclassError, RunError
+from fedclass.errors import ConfigError, FedclassError, RunError
 
 if TYPE_CHECKING:
     from fedclass.experiment.grid import Member
     from fedclass.report.rows import Setting
+    from fedclass.runs.outlook import Outlook
     from fedclass.runs.summary import Result
 
 Seeds = Annotated[str, typer.Option(help="Seeds, such as 0,1,2 or 0-4; everything is run with each.")]
@@ -34,6 +38,14 @@ Against = Annotated[
     str | None,
     typer.Option(
         help="The row that differences are taken from, such as fedavg or fedclass:beta=5. Default: the first."
+    ),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Only print what would be trained, what is there already, and how long it would take here, by a short "
+        "calibration.",
     ),
 ]
 Folder = Annotated[
@@ -66,6 +78,8 @@ def compare(
     workers: Workers = None,
     reuse: Reuse = True,
     changed_code: ChangedCode = False,
+    nice: Nice = 0,
+    dry_run: DryRun = False,
     sinks: Sinks = None,
 ) -> None:
     """Run several methods on the same data, partition and seeds, and put them into one table.
@@ -79,11 +93,16 @@ def compare(
     """
     from fedclass.experiment.grid import expand, read_methods, read_seeds
 
+    be_nice(nice)
     choices, numbers = read_methods(methods), read_seeds(seeds)
     root = out or fresh(f"{Path(recipe or 'defaults').stem}-compare")
     members = expand(recipe, choices, overrides=overrides or [], seeds=numbers, root=root)
     say_what_is_quick(recipe, members[0].experiment)
-    _run_and_show(members, root, against=against, how=How(workers, reuse, changed_code, sinks or ()))
+    how = How(workers, reuse, changed_code, sinks or ())
+    if dry_run:
+        foresee(members, how)
+        return
+    _run_and_show(members, root, against=against, how=how)
 
 
 def sweep(
@@ -98,11 +117,25 @@ def sweep(
     ] = None,
     method: Annotated[str | None, typer.Option(help="Default: the recipe's.")] = None,
     seeds: Seeds = "0",
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            help="Spend no more than this many full runs (all tasks, one seed), by successive halving on validation "
+            "images: all candidates learn the first tasks, the better half learns on, with more seeds, and so forth.",
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Write the best values to this TOML file, under the method's name; others in it stay."),
+    ] = None,
     against: Against = None,
     out: Folder = None,
     workers: Workers = None,
     reuse: Reuse = True,
     changed_code: ChangedCode = False,
+    nice: Nice = 0,
+    dry_run: DryRun = False,
     sinks: Sinks = None,
 ) -> None:
     """Run one recipe with several values of its keys, and put them into one table.
@@ -111,14 +144,30 @@ def sweep(
     row alone. Without it, rows are compared on test images, and whoever chooses one of them chooses on test images.
 
     Example:  fedclass sweep demo --set method.beta=0,1,3,5,8 --set data.validation=0.1 --seeds 0,1,2
+              fedclass sweep demo --set method.beta=0,1,3,5,8 --set data.validation=0.1 --seeds 0-2 --budget 9
     """
+    from fedclass.cli.budget import check_validation, save_found, search_and_show
     from fedclass.experiment.grid import expand, read_seeds, read_sweep
 
+    be_nice(nice)
     choices, numbers = read_sweep(settings or [], method=method), read_seeds(seeds)
     root = out or fresh(f"{Path(recipe or 'defaults').stem}-sweep")
     members = expand(recipe, choices, seeds=numbers, root=root)
     say_what_is_quick(recipe, members[0].experiment)
-    _run_and_show(members, root, against=against, how=How(workers, reuse, changed_code, sinks or ()))
+    how = How(workers, reuse, changed_code, sinks or ())
+    if budget is not None and (against is not None or dry_run):
+        raise ConfigError("--budget: what is run depends on what comes out; leave --against and --dry-run out")
+    if budget is not None or save is not None:
+        check_validation(members, "--save" if budget is None else "--budget")
+    if dry_run:
+        foresee(members, how)
+        return
+    if budget is not None:
+        search_and_show(members, root, budget=budget, how=how, save=save, recipe=recipe)
+        return
+    _run_and_show(members, root, against=against, how=how)
+    if save is not None:
+        save_found(members, save, recipe=recipe)
 
 
 def table(
@@ -200,8 +249,10 @@ class How:
     sinks: Sequence[str]
 
 
-def carry_out(members: "Sequence[Member]", how: How, *, against: str | None = None) -> dict[int, FedclassError]:
-    """Run what is missing, shown live. Returns failures by the member's number.
+def carry_out(
+    members: "Sequence[Member]", how: How, *, against: str | None = None, until: Sequence[int] | None = None
+) -> dict[int, FedclassError]:
+    """Run what is missing, shown live. Returns failures by the member's number. until: tasks after which each stops.
 
     `fedclass table` will show the runs in the order of the members, and differences from the row `against`.
     """
@@ -210,9 +261,15 @@ def carry_out(members: "Sequence[Member]", how: How, *, against: str | None = No
     from fedclass.runs.events import Event
     from fedclass.runs.layout import RunDirectory
     from fedclass.runs.order import Order
+    from fedclass.runs.outlook import TimeLeft
     from fedclass.sinks import open_sinks
 
-    def prepared() -> None:
+    left = TimeLeft([])
+
+    def prepared(outlooks: "Sequence[Outlook]") -> None:
+        nonlocal left
+        left = TimeLeft(outlooks)
+        shown.expect(left)
         for folder in dict.fromkeys(member.path.parent for member in members):
             names = [member.path.name for member in members if member.path.parent == folder]
             Order(tuple(names), against).write(folder)
@@ -221,10 +278,11 @@ def carry_out(members: "Sequence[Member]", how: How, *, against: str | None = No
     finished = [number for number, (_, path) in enumerate(runs) if RunDirectory(path).finished]
     with (
         open_sinks(how.sinks, [path for _, path in runs]) as record,
-        display(_names(members), finished=finished) as shown,
+        display(names_of(members), finished=finished) as shown,
     ):
 
         def listen(number: int, event: Event) -> None:
+            left.tell(number, event)
             shown.tell(number, event)
             record(number, event)
 
@@ -234,14 +292,16 @@ def carry_out(members: "Sequence[Member]", how: How, *, against: str | None = No
             listen=listen,
             reuse=how.reuse,
             changed_code=how.changed_code,
+            until=until,
             prepared=prepared,
+            failed=lambda number: left.drop(number),
         )
 
 
 def end(members: "Sequence[Member]", failures: Mapping[int, FedclassError]) -> None:
     """Say what failed, and leave with the first one's code."""
     for number, failure in failures.items():
-        print(f"error: {_names(members)[number]}: {failure}", file=sys.stderr)
+        print(f"error: {names_of(members)[number]}: {failure}", file=sys.stderr)
     if failures:
         raise typer.Exit(next(iter(failures.values())).exit_code)
 
@@ -254,7 +314,7 @@ def setting(member: "Member") -> "Setting":
     return Setting.of(e.to_tables(), method=e.method_name, variant=e.method.variant_name)
 
 
-def _names(members: "Sequence[Member]") -> list[str]:
+def names_of(members: "Sequence[Member]") -> list[str]:
     several = len({member.experiment.seed for member in members}) > 1
     return [member.name if several else member.choice.name for member in members]
 

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Collection, Sequence
-from datetime import timedelta
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -28,6 +27,7 @@ from fedclass.runs.events import (
     UpdateRejected,
     Warned,
 )
+from fedclass.runs.outlook import TimeLeft, duration
 from fedclass.runs.progress import Pace, ProgressLines, accuracy_after, partition_summary, remark
 
 # Names of classes, folders and methods are the user's: they are never read as markup. A file or a pipe has no width to
@@ -45,6 +45,8 @@ class Display(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def tell(self, number: int, event: Event) -> None: ...
+    def expect(self, left: TimeLeft) -> None:
+        """From now on, also tell how long all runs together will take; `left` hears of events from whoever tells."""
 
 
 def display(names: Sequence[str], *, finished: Collection[int] = ()) -> Display:
@@ -67,6 +69,9 @@ class _Brief:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.display.__exit__(kind, error, trace)
+
+    def expect(self, left: TimeLeft) -> None:
+        self.display.expect(left)
 
     def tell(self, number: int, event: Event) -> None:
         if number not in self.finished:
@@ -100,6 +105,21 @@ class Live:
             for name in names
         ]
         self.paces: dict[int, Pace] = {}
+        self.left: TimeLeft | None = None
+        self.width = width
+
+    def expect(self, left: TimeLeft) -> None:
+        """A row of its own at the end, if there are several runs."""
+        self.left = left
+        if len(self.names) > 1:
+            name = "all runs".ljust(self.width)
+            self.all_runs = self.progress.add_task(name, total=1.0, where="", loss="", accuracy="", left="")
+
+    def _update_all_runs(self) -> None:
+        if self.left is not None and len(self.names) > 1:
+            seconds = self.left.seconds
+            left = "" if seconds is None else f"elapsed, {duration(seconds)} left"
+            self.progress.update(self.all_runs, completed=self.left.share_done, left=left)
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -129,10 +149,12 @@ class Live:
                 self.progress.update(row, completed=done, where=where)
             case RoundFinished():
                 pace = self.paces[number]
-                left = f"elapsed, {timedelta(seconds=round(pace.left_after(event)))} left"
+                seconds = pace.left_after(event)
+                left = "" if seconds is None else f"elapsed, {duration(seconds)} left"
                 done, where = pace.done(event.task, event.round) + 1, pace.where(event.task, event.round)
                 self.progress.update(row, completed=done, where=where, loss=f"loss {event.loss:.3f}", left=left)
                 self._grow_older(number)
+                self._update_all_runs()
                 if accuracy := accuracy_after(event):
                     self.progress.update(row, accuracy=accuracy)
             case TaskFinished():
@@ -140,10 +162,12 @@ class Live:
             case RunFinished():
                 self.progress.update(row, where="finished", left="")
                 self.progress.stop_task(row)
+                self._update_all_runs()
             case RunResumed():
                 self.progress.update(row, completed=self.paces[number].done(event.task, event.round), where="goes on")
                 self.remark(number, remark(event), style="none")
             case TaskReused():
+                self.paces[number].reused.add(event.task)
                 self.remark(number, remark(event), style="none")
             case Warned() | UpdateRejected() | UpdateMissing():
                 self.remark(number, remark(event), style="yellow")
@@ -174,6 +198,10 @@ class Plain:
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names
         self.lines = [ProgressLines() for _ in names]
+        self.left: TimeLeft | None = None
+
+    def expect(self, left: TimeLeft) -> None:
+        self.left = left
 
     def __enter__(self) -> Self:
         return self
@@ -186,7 +214,11 @@ class Plain:
     def tell(self, number: int, event: Event) -> None:
         line = self.lines[number].line(event)
         if line is not None:
-            self.remark(number, line)
+            self.remark(number, line + self._left_of_all(event))
+
+    def _left_of_all(self, event: Event) -> str:
+        seconds = self.left.seconds if self.left is not None and isinstance(event, RoundFinished) else None
+        return "" if seconds is None or len(self.names) == 1 else f"; all runs: about {duration(seconds)} left"
 
     def remark(self, number: int, text: str, *, style: str = "none") -> None:  # noqa: ARG002
         print(f"{self.names[number]}: {text}", flush=True)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedclass.cli.compare import How, Seeds, Workers, carry_out, end, setting
-from fedclass.cli.run import ChangedCode, Overrides, Reuse, Sinks, said_when_stopped
+from fedclass.cli.compare import DryRun, How, Seeds, Workers, carry_out, end, setting
+from fedclass.cli.foresee import foresee
+from fedclass.cli.run import ChangedCode, Nice, Overrides, Reuse, Sinks, be_nice, said_when_stopped
 from fedclass.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def reproduce(
     workers: Workers = None,
     reuse: Reuse = True,
     changed_code: ChangedCode = False,
+    nice: Nice = 0,
+    dry_run: DryRun = False,
     sinks: Sinks = None,
 ) -> None:
     """Run a setting, a table or an ablation of the FedCLASS paper, and show its figures beside ours.
@@ -88,11 +91,16 @@ def reproduce(
     if name is None:
         _list()
         return
+    be_nice(nice)
     parts = find(name)
     runs_by_part = [_runs_of(part, methods, system, seeds, overrides or [], out) for part in parts]
     members = [run.member for runs in runs_by_part for run in runs]
+    how = How(workers, reuse, changed_code, sinks or ())
+    if dry_run:
+        foresee(members, how)
+        return
     with said_when_stopped(out, "type the same again"):
-        failures = carry_out(members, How(workers, reuse, changed_code, sinks or ()))
+        failures = carry_out(members, how)
     failed = {members[number].path for number in failures}
     shown = []
     for part, runs in zip(parts, runs_by_part, strict=True):

@@ -1,6 +1,7 @@
 """fedclass run."""
 
 import contextlib
+import os
 import shlex
 import sys
 import time
@@ -37,6 +38,12 @@ ChangedCode = Annotated[
         help="Take what the directory holds although code has changed since; runs that go on say so in all tables.",
     ),
 ]
+Nice = Annotated[
+    int,
+    typer.Option(
+        min=0, max=19, help="Let other programs go first, as `nice -n` does; workers too. 19: take what is left over."
+    ),
+]
 Sinks = Annotated[
     list[str] | None,
     typer.Option("--sink", help="Also write figures for tensorboard, mlflow or wandb (offline). Repeatable."),
@@ -63,6 +70,7 @@ def run(
     ] = None,
     changed_code: ChangedCode = False,
     reuse: Reuse = True,
+    nice: Nice = 0,
     sinks: Sinks = None,
 ) -> None:
     """Run one experiment: learn a stream of classes over many clients.
@@ -95,6 +103,7 @@ def run(
                 f"{resume}: has no config.toml; is it a run directory? `fedclass list` shows those there are"
             )
         recipe = recipe or str(RunDirectory(resume).config)
+    be_nice(nice)
     experiment = load(recipe, overrides or [], method=method, seed=seed)
     root = resume or out or fresh(f"{_word(experiment.data.name)}-{_word(experiment.method_name)}-s{experiment.seed}")
     say_what_is_quick(recipe, experiment)
@@ -121,6 +130,14 @@ def run(
     for each in results_tables([Result.read(root)]):
         print_table(each)
     console.print(f"run directory: {root}", highlight=False)
+
+
+def be_nice(by: int) -> None:
+    """This process, and all that it will start."""
+    if by and not hasattr(os, "nice"):
+        raise ConfigError("--nice: this system has no such thing; leave it out")
+    if by:
+        os.nice(by)
 
 
 @contextlib.contextmanager

@@ -39,6 +39,7 @@ def run_one(
     go_on: bool = False,
     reuse: bool = False,
     changed_code: bool = False,
+    until: int | None = None,
 ) -> dict[str, Any]:
     """Carry out an experiment into a directory, and return its summary.
 
@@ -48,7 +49,8 @@ def run_one(
 
     go_on: what the directory holds of this experiment is continued, or read if it is finished; otherwise it must be
     new or empty.  reuse: tasks that an earlier run with the same beginning has learned are taken over.  changed_code:
-    what the directory holds is taken although code has changed since; such runs say so.
+    what the directory holds is taken although code has changed since; such runs say so.  until: stop after so many
+    tasks, to go on another time; what is returned is then empty.
     """
     leave_if_unguarded()
     if engine != "inprocess":
@@ -71,7 +73,7 @@ def run_one(
     def done(setup: Setup) -> Reuse | None:
         return Reuse(usual_store(), setup) if reuse else None
 
-    how: dict[str, Any] = {"store": store, "changed_code": changed_code}
+    how: dict[str, Any] = {"store": store, "changed_code": changed_code, "until": until}
     if (engine or usual_engine(setup)) == "inprocess":
         return run(setup, InProcess(setup.client(store)), directory, listen, done=done(setup), **how)
     shared = Shared(setup)

@@ -55,13 +55,14 @@ def run(
     done: Reuse | None = None,
     writing: Writing | None = None,
     changed_code: bool = False,
+    until: int | None = None,
 ) -> dict[str, Any]:
     """Carry out an experiment and return its summary; go on from the last checkpoint if the directory has one.
 
     store: where the engine keeps clients' states, if it is here; they are then part of the checkpoints.  done: tasks
     that runs with the same beginning have left, to be taken instead of being learned again.  writing: goes around
     whatever is written, if the caller holds the run.  changed_code: go on even if code has changed since; the summary
-    then says so.
+    then says so.  until: stop after so many tasks, to go on another time; there is a summary only after the last.
     """
     again = f"type: fedclass run --resume {directory.root}" if writing is None else "start the server's run again"
     hold = directory.locked() if writing is None else contextlib.nullcontext(writing)
@@ -72,7 +73,10 @@ def run(
             )
             with record.opened():
                 run = Run(curriculum, engine, record.tell, record.keep)
-                return record.finish(run.carry_out(record.begin(engine.name)), engine.name)
+                state = run.carry_out(record.begin(engine.name), until)
+                if until is not None and state.task < len(curriculum.schedule.task_sizes):
+                    return {}
+                return record.finish(state, engine.name)
     except RoundError as error:
         raise RoundError(f"{directory.root}: {error}") from error
     except OSError as error:
@@ -109,12 +113,12 @@ class Run:
     def schedule(self) -> Schedule:
         return self.curriculum.schedule
 
-    def carry_out(self, state: State) -> State:
-        """All tasks, or the rest of them; returns the state after the last."""
+    def carry_out(self, state: State, until: int | None = None) -> State:
+        """All tasks, or the rest of them, or of the first `until`; returns the state after the last."""
         self.curriculum.restore(state.registry)
         self.began = time.perf_counter() - state.totals.seconds
         self.totals = replace(state.totals)
-        while self.curriculum.begin(state.task, self.tell):
+        while (until is None or state.task < until) and self.curriculum.begin(state.task, self.tell):
             state = self._task(state)
         return state
 

@@ -27,6 +27,7 @@ class Pace:
 
     started: RunStarted
     seconds: list[float] = field(default_factory=list)
+    reused: set[int] = field(default_factory=set)  # tasks that an earlier run has learned: their rounds take no time
 
     @property
     def total(self) -> int:
@@ -36,8 +37,13 @@ class Pace:
         """Rounds before this one."""
         return task * self.started.rounds + round
 
-    def left_after(self, event: RoundFinished) -> float:
-        """Takes note of a round. Returns the seconds left, if the rounds to come are like those so far."""
+    def left_after(self, event: RoundFinished) -> float | None:
+        """Takes note of a round. Returns the seconds left, if the rounds to come are like those so far.
+
+        None: the round was trained by an earlier run, which says nothing of this one.
+        """
+        if event.task in self.reused:
+            return None
         self.seconds.append(event.seconds)
         return sum(self.seconds) / len(self.seconds) * (self.total - self.done(event.task, event.round) - 1)
 
@@ -59,9 +65,11 @@ class ProgressLines:
             case RoundFinished():
                 pace = self.pace
                 accuracy = f", {told}" if (told := accuracy_after(event)) else ""
+                seconds = pace.left_after(event)
+                left = "" if seconds is None else f", about {seconds:.0f} s left"
                 return (
                     f"{pace.where(event.task, event.round)}, {len(event.clients)} clients, "
-                    f"loss {event.loss:.3f}{accuracy}, about {pace.left_after(event):.0f} s left"
+                    f"loss {event.loss:.3f}{accuracy}{left}"
                 )
             case TaskFinished():
                 return f"task {event.task + 1} learned: {accuracy_after(event)} on all classes so far"
@@ -70,7 +78,10 @@ class ProgressLines:
             case SitesKnown():
                 self.pace.started = self.pace.started.knowing(event)
                 return remark(event)
-            case RunResumed() | TaskReused() | Warned() | UpdateRejected() | UpdateMissing():
+            case TaskReused():
+                self.pace.reused.add(event.task)
+                return remark(event)
+            case RunResumed() | Warned() | UpdateRejected() | UpdateMissing():
                 return remark(event)
             case TaskStarted() | UpdateReceived():
                 return None
