@@ -49,7 +49,7 @@ def rungs(candidates: int, *, tasks: int, seeds: int, budget: float) -> list[Run
 
 
 def parts(learned: int, tasks: int, seeds: Sequence[int]) -> dict[int, int]:
-    """How many tasks each seed has learned, once a candidate has learned so many in all; seeds with none are left out."""
+    """How many tasks each seed has learned, once a candidate has learned so many in all; none: left out."""
     return {seed: min(tasks, learned - number * tasks) for number, seed in enumerate(seeds) if learned > number * tasks}
 
 
