@@ -15,7 +15,7 @@ class Outlook:
     images: that clients will see in each task, if the whole of it is trained.  rounds: of a task.  done: rounds that
     its directory holds.  ended: tasks of which it holds the end, too.  cached: tasks that earlier runs with the same
     beginning have left.  shared: its first task is that of another run of the same command, which learns it for both.
-    until: tasks after which it stops for now.
+    until: tasks after which it stops for now. Without images, it is finished.
     """
 
     images: tuple[int, ...]
@@ -28,7 +28,7 @@ class Outlook:
 
     @property
     def finished(self) -> bool:
-        return self.done >= self.rounds * len(self.images)
+        return not self.images
 
     @property
     def reached(self) -> bool:
@@ -98,5 +98,4 @@ class TimeLeft:
 
 
 def duration(seconds: float) -> str:
-    """In whole seconds below ten minutes, in whole minutes above: an estimate is no more exact."""
-    return str(timedelta(seconds=round(seconds) if seconds < 600 else round(seconds / 60) * 60))
+    return str(timedelta(seconds=round(seconds)))
