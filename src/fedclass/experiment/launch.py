@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedclass.engines.inprocess import InProcess
-from fedclass.engines.processes import CONTEXT, Processes, leave_if_unguarded
+from fedclass.engines.processes import Processes
 from fedclass.engines.shared import Shared
+from fedclass.engines.starting import CONTEXT, leave_if_unguarded
 from fedclass.errors import RunError
 from fedclass.experiment.checkpoint import Checkpoints
 from fedclass.experiment.config import Experiment

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedclass.data.memory import exemplar_counts
-from fedclass.engines.processes import (
+from fedclass.engines.starting import (
     CONTEXT,
     check_guarded,
     end_with_parent,
