@@ -25,8 +25,10 @@ def foresee(members: "Sequence[Member]", how: "How") -> None:
     for column in ("run", "there already", "to train", "images", "on one core"):
         table.add_column(column, justify="left" if column in ("run", "there already", "to train") else "right")
     total = images = 0.0
+    several = len({member.path.parent for member in members}) > 1
+    names = [f"{m.path.parent.name}/{m.path.name}" for m in members] if several else names_of(members)
     for name, (prospect, setup) in zip(
-        names_of(members), prospects(launches, reuse=how.reuse, changed_code=how.changed_code), strict=True
+        names, prospects(launches, reuse=how.reuse, changed_code=how.changed_code), strict=True
     ):
         outlook, seconds, left = prospect.outlook, 0.0, sum(prospect.outlook.untrained)
         if left and setup is not None:

@@ -28,7 +28,7 @@ from fedclass.experiment.config import Experiment
 from fedclass.experiment.launch import check_importable, cores, left_to_do, run_one
 from fedclass.experiment.reuse import key_after, usual_store
 from fedclass.experiment.setup import Setup, prepare
-from fedclass.experiment.source_code import listed, of_code, sources
+from fedclass.experiment.source_code import Sources, listed, of_code, sources
 from fedclass.runs.events import Event, RoundFinished, RunFinished, TaskFinished, TaskStarted, read_events
 from fedclass.runs.layout import RunDirectory, create
 from fedclass.runs.outlook import Outlook
@@ -134,7 +134,7 @@ def prospects(
 
     All that can be wrong with any comes out here; nothing is written.
     """
-    store, seen = usual_store(), set[str]()
+    seen = set[str]()
     for number, (experiment, root) in enumerate(experiments):
         check_importable(experiment)
         directory = RunDirectory(root)
@@ -144,22 +144,26 @@ def prospects(
         else:
             setup = prepare(experiment)
         code = of_code(experiment) if setup is None else sources(setup)
-        keys = list[str]()
-        if reuse and setup is not None and not code.doubts:
-            keys = [key_after(setup, tasks + 1, code) for tasks in range(len(setup.stream.task_sizes))]
-        first = keys[0] if keys else f"not shared {number}"
+        shared = reuse and setup is not None and not code.doubts
+        first = key_after(setup, 1, code) if shared and setup is not None else f"not shared {number}"
         outlook = Outlook((), 0, until=None if until is None else until[number])
         if setup is not None:
             outlook = Outlook(
                 images_seen(setup),
                 experiment.train.rounds,
                 **_progress(directory, experiment.train.rounds),
-                cached=max((at + 1 for at, key in enumerate(keys) if store.holds(key)), default=0),
+                cached=_cached(setup, code) if shared else 0,
                 shared=first in seen,
                 until=None if until is None else until[number],
             )
         seen.add(first)
         yield Prospect(first, code.files, outlook), setup
+
+
+def _cached(setup: Setup, code: Sources) -> int:
+    """How many tasks, from the first on, earlier runs have left."""
+    store, tasks = usual_store(), len(setup.stream.task_sizes)
+    return next((n for n in range(tasks) if not store.holds(key_after(setup, n + 1, code))), tasks)
 
 
 def images_seen(setup: Setup) -> tuple[int, ...]:
