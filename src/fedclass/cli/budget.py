@@ -157,7 +157,8 @@ def _show(
     from fedclass.cli.display import console
 
     so_far = ", ".join(f"seed {seed}: {tasks}" for seed, tasks in learned.items())
-    table = Table(title=f"{title}: tasks learned, {so_far}", box=SIMPLE_HEAD, title_justify="left")
+    console.print(f"\n{title}: tasks learned, {so_far}", highlight=False)
+    table = Table(box=SIMPLE_HEAD)
     for column in ("candidate", "validation accuracy", ""):
         table.add_column(column, justify="right" if column.startswith("valid") else "left")
     last = rung.candidates == 1

@@ -1,6 +1,7 @@
 """What a command would train, what is there already, and how long it would take; nothing is trained or written."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,48 +10,71 @@ if TYPE_CHECKING:
     from fedclass.runs.outlook import Outlook
 
 
+@dataclass(frozen=True)
+class Row:
+    """A run to come. rate: images per second on one core; none if nothing is left of it."""
+
+    name: str
+    outlook: "Outlook"
+    rate: float | None
+
+    @property
+    def images(self) -> float:
+        return sum(self.outlook.untrained)
+
+    @property
+    def seconds(self) -> float:
+        """Of one core."""
+        return self.images / self.rate if self.rate else 0.0
+
+
 def foresee(members: "Sequence[Member]", how: "How") -> None:
     from rich.table import Table
 
-    from fedclass.cli.compare import names_of
     from fedclass.cli.display import console
-    from fedclass.experiment.calibrate import SECONDS, images_per_second, like
+    from fedclass.experiment.calibrate import SECONDS
     from fedclass.experiment.launch import cores
-    from fedclass.experiment.parallel import prospects
     from fedclass.runs.outlook import duration
 
-    launches = [(member.experiment, member.path) for member in members]
-    rates: dict[str, float] = {}
+    rows = list(_rows(members, how))
     table = Table(box=None, padding=(0, 2))
     for column in ("run", "there already", "to train", "images", "on one core"):
-        table.add_column(column, justify="left" if column in ("run", "there already", "to train") else "right")
-    total = images = 0.0
-    several = len({member.path.parent for member in members}) > 1
-    names = [f"{m.path.parent.name}/{m.path.name}" for m in members] if several else names_of(members)
-    for name, (prospect, setup) in zip(
-        names, prospects(launches, reuse=how.reuse, changed_code=how.changed_code), strict=True
-    ):
-        outlook, seconds, left = prospect.outlook, 0.0, sum(prospect.outlook.untrained)
-        if left and setup is not None:
-            if like(setup) not in rates:
-                rates[like(setup)] = images_per_second(setup)
-            seconds = left / rates[like(setup)]
-        there, rest = _in_words(outlook)
-        table.add_row(name, there, rest, f"{left:,.0f}" if left else "·", duration(seconds) if left else "·")
-        total, images = total + seconds, images + left
+        table.add_column(column, justify="right" if column in ("images", "on one core") else "left")
+    for row in rows:
+        figures = (f"{row.images:,.0f}", duration(row.seconds)) if row.images else ("·", "·")
+        table.add_row(row.name, *_in_words(row.outlook), *figures)
     console.print(table)
-    count = how.workers or cores()
-    if not total:
+    images, seconds, count = sum(row.images for row in rows), sum(row.seconds for row in rows), how.workers or cores()
+    if not images:
         console.print("nothing is left to train", highlight=False)
         return
-    speeds = " and ".join(f"{rate:,.0f}" for rate in dict.fromkeys(rates.values()))
+    speeds = " and ".join(dict.fromkeys(f"{row.rate:,.0f}" for row in rows if row.rate))
     console.print(
-        f"about {duration(total / count)} on {count} core{'s' * (count > 1)} of this machine, as busy as it is now: "
+        f"about {duration(seconds / count)} on {count} core{'s' * (count > 1)} of this machine, as busy as it is now: "
         f"{images:,.0f} images to train on, each counted once for every epoch.\n"
         f"By a calibration of {SECONDS:g} s of FedAvg just now: {speeds} images/s on one core. Testing and the end of "
         "tasks are not counted, nor what a method computes beside its loss.",
         highlight=False,
     )
+
+
+def _rows(members: "Sequence[Member]", how: "How") -> Iterator[Row]:
+    from fedclass.cli.compare import names_of
+    from fedclass.experiment.calibrate import images_per_second, like
+    from fedclass.experiment.parallel import prospects
+
+    several = len({member.path.parent for member in members}) > 1
+    names = [f"{m.path.parent.name}/{m.path.name}" for m in members] if several else names_of(members)
+    launches = [(member.experiment, member.path) for member in members]
+    rates: dict[str, float] = {}
+    found = prospects(launches, reuse=how.reuse, changed_code=how.changed_code)
+    for name, (prospect, setup) in zip(names, found, strict=True):
+        rate = None
+        if setup is not None and any(prospect.outlook.untrained):
+            if like(setup) not in rates:
+                rates[like(setup)] = images_per_second(setup)
+            rate = rates[like(setup)]
+        yield Row(name, prospect.outlook, rate)
 
 
 def _in_words(outlook: "Outlook") -> tuple[str, str]:
