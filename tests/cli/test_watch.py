@@ -328,3 +328,18 @@ def test_several_runs_show_what_is_left_of_all_of_them(capsys: pytest.CaptureFix
     *_, replayed, trained = capsys.readouterr().out.splitlines()
     assert replayed == "b: task 1/2, round 3/3, 2 clients, loss 0.500, accuracy 30.0 %"
     assert trained.endswith("about 10 s left; all runs: about 0:00:48 left")
+
+
+def test_rounds_that_are_read_again_show_no_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+    left = TimeLeft([Outlook((30, 30), 3, done=2)])
+    live, plain = Live(["a"]), Plain(["a"])
+    live.expect(left)
+    plain.expect(left)
+    shown = []
+    for event in (STARTED, a_round(0, 0), a_round(0, 1), RunResumed(task=0, round=2, machine={}), a_round(0, 2)):
+        live.tell(0, event)
+        plain.tell(0, event)
+        shown.append(live.progress.tasks[0].fields["left"])
+    assert shown == ["", "", "", "", "elapsed, 0:00:06 left"]
+    rounds = [line for line in capsys.readouterr().out.splitlines() if "loss" in line]
+    assert [line.endswith(" left") for line in rounds] == [False, False, True]

@@ -134,7 +134,8 @@ class Live:
         row = self.rows[number]
         match event:
             case RunStarted():
-                self.paces[number] = pace = Pace(event)
+                before = 0 if self.left is None else self.left.outlooks[number].done
+                self.paces[number] = pace = Pace(event, before=before)
                 self.progress.start_task(row)
                 self.progress.update(row, total=pace.total, completed=0, where="starting")
                 if number == 0:
@@ -202,6 +203,8 @@ class Plain:
 
     def expect(self, left: TimeLeft) -> None:
         self.left = left
+        for lines, outlook in zip(self.lines, left.outlooks, strict=True):
+            lines.before = outlook.done
 
     def __enter__(self) -> Self:
         return self

@@ -28,6 +28,7 @@ class Pace:
     started: RunStarted
     seconds: list[float] = field(default_factory=list)
     reused: set[int] = field(default_factory=set)  # tasks that an earlier run has learned: their rounds take no time
+    before: int = 0  # rounds that its directory held as this process began; their log is read again
 
     @property
     def total(self) -> int:
@@ -40,11 +41,13 @@ class Pace:
     def left_after(self, event: RoundFinished) -> float | None:
         """Takes note of a round. Returns the seconds left, if the rounds to come are like those so far.
 
-        None: the round was trained by an earlier run, which says nothing of this one.
+        None: the round was trained by an earlier run, which says nothing of this one, or before this process began.
         """
         if event.task in self.reused:
             return None
         self.seconds.append(event.seconds)
+        if self.done(event.task, event.round) < self.before:
+            return None
         return sum(self.seconds) / len(self.seconds) * (self.total - self.done(event.task, event.round) - 1)
 
     def where(self, task: int, round: int) -> str:
@@ -55,11 +58,12 @@ class ProgressLines:
     """The lines of one run, which begins with RunStarted."""
 
     pace: Pace
+    before = 0  # as of Pace
 
     def line(self, event: Event) -> str | None:
         match event:
             case RunStarted():
-                self.pace = Pace(event)
+                self.pace = Pace(event, before=self.before)
                 sizes = ",".join(map(str, event.tasks))
                 return f"{event.dataset} {{{sizes}}}, seed {event.seed}: {partition_summary(event)}"
             case RoundFinished():
