@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedclass.cli.compare import How
+    from fedclass.experiment.calibrate import Rate
     from fedclass.experiment.grid import Member
     from fedclass.runs.outlook import Outlook
 
 
 @dataclass(frozen=True)
 class Row:
-    """A run to come. rate: images per second on one core; none if nothing is left of it."""
+    """A run to come. rate: how fast one core trains it; none if nothing is left of it."""
 
     name: str
     outlook: "Outlook"
-    rate: float | None
+    rate: "Rate | None"
 
     @property
     def images(self) -> float:
@@ -24,15 +25,19 @@ class Row:
 
     @property
     def seconds(self) -> float:
-        """Of one core."""
-        return self.images / self.rate if self.rate else 0.0
+        """Of one core, with nothing else to do."""
+        return self.images / self.rate.alone if self.rate else 0.0
+
+    @property
+    def seconds_now(self) -> float:
+        """Of one core, as busy as it is."""
+        return self.images / self.rate.now if self.rate else 0.0
 
 
 def foresee(members: "Sequence[Member]", how: "How") -> None:
     from rich.table import Table
 
     from fedclass.cli.display import console
-    from fedclass.experiment.calibrate import SECONDS
     from fedclass.experiment.launch import cores
     from fedclass.runs.outlook import duration
 
@@ -44,16 +49,18 @@ def foresee(members: "Sequence[Member]", how: "How") -> None:
         figures = (f"{row.images:,.0f}", duration(row.seconds)) if row.images else ("·", "·")
         table.add_row(row.name, *_in_words(row.outlook), *figures)
     console.print(table)
-    images, seconds, count = sum(row.images for row in rows), sum(row.seconds for row in rows), how.workers or cores()
+    images, count = sum(row.images for row in rows), how.workers or cores()
+    alone = duration(sum(row.seconds for row in rows) / count)
+    now = duration(sum(row.seconds_now for row in rows) / count)
     if not images:
         console.print("nothing is left to train", highlight=False)
         return
-    speeds = " and ".join(dict.fromkeys(f"{row.rate:,.0f}" for row in rows if row.rate))
+    speeds = " and ".join(dict.fromkeys(f"{row.rate.alone:,.0f}" for row in rows if row.rate))
     console.print(
-        f"about {duration(seconds / count)} on {count} core{'s' * (count > 1)} of this machine, as busy as it is now: "
-        f"{images:,.0f} images to train on, each counted once for every epoch.\n"
-        f"By a calibration of {SECONDS:g} s of FedAvg just now: {speeds} images/s on one core. Testing and the end of "
-        "tasks are not counted, nor what a method computes beside its loss.",
+        f"about {alone} on {count} core{'s' * (count > 1)} of this machine if nothing else runs, {now} if it stays as "
+        f"busy as now: {images:,.0f} images to train on, each counted once for every epoch.\n"
+        f"By a calibration just now: FedAvg, {speeds} images in a second of one core's time. Testing and "
+        "the end of tasks are not counted, nor what a method computes beside its loss.",
         highlight=False,
     )
 
@@ -66,7 +73,7 @@ def _rows(members: "Sequence[Member]", how: "How") -> Iterator[Row]:
     several = len({member.path.parent for member in members}) > 1
     names = [f"{m.path.parent.name}/{m.path.name}" for m in members] if several else names_of(members)
     launches = [(member.experiment, member.path) for member in members]
-    rates: dict[str, float] = {}
+    rates: dict[str, Rate] = {}
     found = prospects(launches, reuse=how.reuse, changed_code=how.changed_code)
     for name, (prospect, setup) in zip(names, found, strict=True):
         rate = None
