@@ -21,6 +21,7 @@ from fedclass.cli import app
 from fedclass.cli.keys import Key, keys_of, recipe_keys
 from fedclass.experiment.recipe import SECTIONS, recipes
 from fedclass.methods import METHODS, Declaration
+from fedclass.report.page import report
 
 ROOT = Path(__file__).parents[1]
 
@@ -137,7 +138,7 @@ def api() -> str:
     contract = ["Method", "FedAvg", "ClientContext", "ServerContext", "Batch", "Outcome", "Declaration", "Spec"]
     parts = ["# Python API", inspect.getdoc(fedclass) or "", "## `fedclass`"]
     own = [name for name in fedclass.__all__ if name not in (*contract, "METHODS")]
-    parts += [_documented(getattr(fedclass, name), name) for name in own]
+    parts += [_documented(report if name == "report" else getattr(fedclass, name), name) for name in own]
     parts += ["## A method's contract", *(_documented(getattr(fedclass.methods, name)) for name in contract)]
     parts += ["## `fedclass.metrics`", escaped(inspect.getdoc(metrics) or "")]
     parts += [_documented(getattr(metrics, name)) for name in metrics.__all__]

@@ -16,6 +16,7 @@ from fedclass.metrics import (
     accuracy_average_incremental,
     accuracy_macro,
     accuracy_micro,
+    accuracy_per_client,
     accuracy_row,
     bwt,
     class_accuracy,
@@ -25,6 +26,7 @@ from fedclass.metrics import (
     forgetting_first_task,
     forgetting_per_task,
     summarise,
+    summarise_clients,
 )
 
 checked = settings(max_examples=50, deadline=None, derandomize=True)
@@ -428,3 +430,60 @@ def test_a_class_without_test_images_is_left_out_of_the_mean_over_classes():
     confusion = [[3, 1, 0], [0, 0, 0], [1, 0, 1]]
     assert accuracy_macro(confusion) == (75 + 50) / 2
     assert accuracy_row(confusion, [2, 1]) == [75, 50]
+
+
+def per_client_one_image_at_a_time(confusion, counts):
+    """Each training image of a client brings along all test images of its class, each with an equal part of its weight.
+
+    The client's accuracy is the share of that weight on images that were taken for what they are.
+    """
+    found = []
+    for held in counts:
+        right = weight = 0.0
+        for truth, row in enumerate(confusion):
+            for _ in range(held[truth]):
+                for predicted, images in enumerate(row):
+                    for _ in range(images):
+                        weight += 1 / sum(row)
+                        right += (predicted == truth) / sum(row)
+        found.append(100 * right / weight if weight else None)
+    return found
+
+
+def test_a_clients_accuracy_is_that_on_test_images_in_the_shares_of_its_classes():
+    counts = [[4, 0, 0], [1, 3, 6], [0, 0, 0], [0, 2, 0]]
+    assert accuracy_per_client(AFTER_SECOND, counts) == [
+        50.0,
+        pytest.approx((1 * 50 + 3 * 25 + 6 * 90) / 10),
+        None,
+        25.0,
+    ]
+    assert accuracy_per_client(AFTER_FIRST, counts) == [80.0, pytest.approx((80 + 3 * 75) / 4), None, 75.0]
+    no_tests_of_class_1 = [[3, 1, 0], [0, 0, 0], [0, 0, 2]]
+    assert accuracy_per_client(no_tests_of_class_1, counts) == [75.0, pytest.approx((75 + 600) / 7), None, None]
+
+
+@checked
+@given(st.data())
+def test_a_clients_accuracy_is_what_a_slow_count_says(data):
+    classes = data.draw(st.integers(1, 4))
+    row = st.lists(st.integers(0, 5), min_size=classes, max_size=classes)
+    confusion = data.draw(st.lists(row, min_size=classes, max_size=classes))
+    counts = data.draw(st.lists(st.lists(st.integers(0, 6), min_size=classes, max_size=classes + 1), max_size=5))
+    assert accuracy_per_client(confusion, counts) == pytest.approx(per_client_one_image_at_a_time(confusion, counts))
+
+
+def test_the_worst_client_and_the_deviation_leave_out_clients_without_images():
+    assert summarise_clients(AFTER_SECOND, [[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 4, 0]]) == {
+        "accuracy_per_client": [None, 50.0, 25.0, 25.0],
+        "accuracy_worst_client": 25.0,
+        "worst_client": 2,
+        "accuracy_deviation_over_clients": pytest.approx(math.sqrt((2 * 25**2 + 25**2 * 4) / 27)),
+    }
+    nobody = summarise_clients(AFTER_SECOND, [[0, 0, 0]])
+    assert nobody == {
+        "accuracy_per_client": [None],
+        "accuracy_worst_client": None,
+        "worst_client": None,
+        "accuracy_deviation_over_clients": None,
+    }

@@ -4,7 +4,8 @@
 
     experiment = fedclass.load("cifar10_2task", ["train.rounds=2"], method="fedavg", seed=1)
     summary = fedclass.run(experiment, "runs/mine")
-    rows = fedclass.results("runs")
+    rows = fedclass.compare("demo", ["fedavg", MyMethod(beta=3)], seeds=range(3), out="runs/first")
+    page = fedclass.report("runs/first")
     model = fedclass.load_model("runs/mine")
     print(model.predict(["cat.jpg"])[0].label)
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from fedclass.experiment.trained import Evaluation, Prediction, TrainedModel, load_model
     from fedclass.methods import METHODS, Batch, ClientContext, FedAvg
     from fedclass.runs.dataframe import results
+    from fedclass.studies import compare, sweep, table
 
 _HOMES = {
     "METHODS": "fedclass.methods",
@@ -35,10 +37,14 @@ _HOMES = {
     "FedclassError": "fedclass.errors",
     "Prediction": "fedclass.experiment.trained",
     "TrainedModel": "fedclass.experiment.trained",
+    "compare": "fedclass.studies",
     "load": "fedclass.experiment.recipe",
     "load_model": "fedclass.experiment.trained",
+    "report": "fedclass.report",
     "results": "fedclass.runs.dataframe",
     "run": "fedclass.experiment.launch",
+    "sweep": "fedclass.studies",
+    "table": "fedclass.studies",
 }
 
 __all__ = [
@@ -51,17 +57,24 @@ __all__ = [
     "FedclassError",
     "Prediction",
     "TrainedModel",
+    "compare",
     "load",
     "load_model",
+    "report",
     "results",
     "run",
+    "sweep",
+    "table",
 ]
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'fedclass' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), "run_one" if name == "run" else name)
+    home = importlib.import_module(_HOMES[name])
+    if name == "report":
+        return home  # a package that can be called
+    return getattr(home, "run_one" if name == "run" else name)
 
 
 def __dir__() -> list[str]:

@@ -11,7 +11,7 @@ images, a forgetting without a second task.
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import TypedDict
 
 import numpy as np
@@ -22,6 +22,7 @@ __all__ = [
     "accuracy_average_incremental",
     "accuracy_macro",
     "accuracy_micro",
+    "accuracy_per_client",
     "accuracy_row",
     "bwt",
     "class_accuracy",
@@ -31,6 +32,7 @@ __all__ = [
     "forgetting_first_task",
     "forgetting_per_task",
     "summarise",
+    "summarise_clients",
     "summarise_validation",
 ]
 
@@ -82,6 +84,24 @@ def accuracy_macro(confusion: ArrayLike, classes: Sequence[int] | None = None) -
     if not per_class:
         raise ValueError("no classes with test images: accuracy is undefined")
     return fmean(per_class)
+
+
+def accuracy_per_client(confusion: ArrayLike, counts: Sequence[Sequence[int]]) -> list[float | None]:
+    """For each client k: sum_c n_kc * class_accuracy_c / sum_c n_kc, over the classes c that have test images.
+
+    n_kc = counts[k][c]: the client's training images of class c, in order of arrival; classes that are still to come do
+    not count. It is the accuracy of the global model on test images in the shares of the client's own classes. All
+    classes compete, those too that the client has never seen. None: a client without images of such classes.
+    """
+    images = _counts(confusion).sum(axis=1)
+    tested = [i for i in range(len(images)) if images[i]]
+    right = dict(zip(tested, class_accuracy(confusion, tested), strict=True))
+    found: list[float | None] = []
+    for held in counts:
+        own = {i: held[i] for i in tested if i < len(held) and held[i]}
+        total = sum(own.values())
+        found.append(sum(number * right[i] for i, number in own.items()) / total if total else None)
+    return found
 
 
 def accuracy_row(confusion: ArrayLike, task_sizes: Sequence[int]) -> list[float]:
@@ -179,6 +199,18 @@ def summarise(confusions: Sequence[ArrayLike], task_sizes: Sequence[int]) -> Sum
         forgetting_first_task=forgetting_first_task(acc) if comparable else None,
         bwt=bwt(acc) if comparable else None,
     )
+
+
+def summarise_clients(confusion: ArrayLike, counts: Sequence[Sequence[int]]) -> dict[str, object]:
+    """accuracy_per_client, and over those that have one: the lowest, whose it is, and the (population) deviation."""
+    each = accuracy_per_client(confusion, counts)
+    known = [accuracy for accuracy in each if accuracy is not None]
+    return {
+        "accuracy_per_client": each,
+        "accuracy_worst_client": min(known, default=None),
+        "worst_client": each.index(min(known)) if known else None,
+        "accuracy_deviation_over_clients": pstdev(known) if known else None,
+    }
 
 
 def summarise_validation(confusions: Sequence[ArrayLike], task_sizes: Sequence[int]) -> dict[str, object]:

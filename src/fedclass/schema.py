@@ -1,16 +1,46 @@
-"""Data from outside, checked against a dataclass: an error says where, what, and what to do next."""
+"""Data from outside, checked against a dataclass: settings of people, JSON of files and messages.
+
+An error says where, what, and what to do next.
+"""
 
 import difflib
+import hashlib
+import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from fedclass.errors import ConfigError
 
+T = TypeVar("T")
+
 LARGEST = 2**31 - 1  # of whole numbers in a table; any more are a slip of the pen, such as rounds = 1e12
+_adapter: Any = cache(TypeAdapter)  # to make one takes longer than to use it
+
+
+# Settings.
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a file; one that cannot be read is an OSError."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a TOML file: {error}") from error
+
+
+def toml_value(text: str) -> Any:
+    """What is typed after a key: TOML where it can be read as such, and text otherwise."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
 
 
 def read_table(kind: type[Any], table: object, where: str) -> Any:
@@ -19,10 +49,12 @@ def read_table(kind: type[Any], table: object, where: str) -> Any:
         raise ConfigError(f"{where}: must be a table, got {table!r}")
     only_known(table, [f.name for f in fields(kind)], where)
     try:
-        read = TypeAdapter(kind).validate_python(table)
+        read = _adapter(kind).validate_python(table)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"][:1])
+        if first["type"] == "missing":
+            raise ConfigError(f"{where}: {key} is missing") from error
         raise ConfigError(f"{where}: {key} = {table.get(key)!r}: {first['msg']}") from error
     for key, value in table.items():
         got = getattr(read, key)
@@ -42,6 +74,35 @@ def only_known(table: Mapping[str, Any], known: Sequence[str], where: str) -> No
             raise ConfigError(f"{where}: unknown key {key!r}; {hint}")
 
 
-def did_you_mean(word: str, known: Sequence[str] | Mapping[str, Any]) -> str | None:
-    near = difflib.get_close_matches(word, list(known), n=1)
+def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """cutoff: how alike two words must be, from 0 to 1."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f"did you mean {near[0]!r}?" if near else None
+
+
+# Records: what programs have written for programs.
+
+
+def read_record(kind: type[T], content: object, *, exact: bool = False) -> T:
+    """Values as JSON has them, as the dataclass or type that describes them; a ValueError says what is wrong.
+
+    Fields that a dataclass lacks are passed over: a later version may have written them.  exact: they are an error, and
+    so are those that are left out.
+    """
+    if exact and is_dataclass(kind):
+        known = {f.name for f in fields(kind)}
+        if not isinstance(content, dict) or set(content) != known:
+            odd = sorted(map(str, set(content) ^ known)) if isinstance(content, dict) else [type(content).__name__]
+            raise ValueError(f"has other fields than it should ({', '.join(odd)})")
+    try:
+        read: T = _adapter(kind).validate_python(content)
+        return read
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where}: {first['msg']}" if where else first["msg"]) from error
+
+
+def json_sha256(content: object, *, default: Any = None) -> str:
+    """SHA-256 of values that JSON can hold, whatever the order of their keys.  default: as in `json.dumps`."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=default).encode()).hexdigest()

@@ -2,16 +2,23 @@
 
 import contextlib
 import importlib
+import io
+import operator
 import os
+import pickle
 import site
 import sys
 import sysconfig
 import time
+import traceback
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING
 from functools import cache
 from pathlib import Path
 from types import FrameType
+
+import cloudpickle
 
 from fedclass.errors import ConfigError
 
@@ -54,6 +61,7 @@ INSTALLED = _installed_folders()  # found now: the audit hook must not import an
 _imported: dict[str, float] = {}  # modules that were imported while watched, and since when they cannot have changed
 _opened: dict[str, set[str]] = defaultdict(set)  # by module: files that it opened, itself or through others
 _beyond: dict[str, set[str]] = defaultdict(set)  # by module: what else it used, in words
+_given: dict[str, object] = {}  # by path: classes and functions that no module has
 _watching = 0  # how many `watching` blocks are open
 _hooked = False  # an audit hook cannot be removed again
 
@@ -116,14 +124,105 @@ def watching() -> Iterator[None]:
 
 def imported(path: str, *, where: str) -> object:
     """The object behind `package.module:name`."""
-    module_name, _, name = path.partition(":")
     try:
         with watching():
-            return getattr(importlib.import_module(module_name), name)
+            return _found(path)
     except Exception as error:  # it is the user's module: anything may come out of it
+        if path in _given:
+            return _given[path]
+        if not _has_a_file(path):
+            raise ConfigError(
+                f"{where}: {path!r} was typed into a script, a notebook or a function, and cannot be imported from "
+                "here; go on from there, or put it into a module of its own and begin again with package.module:name"
+            ) from error
         raise ConfigError(
-            f"{where}: cannot import {path!r} ({error}); it must read package.module:name, importable from here"
+            f"{where}: cannot import {path!r} ({reason(error)}); it must read package.module:name, importable from here"
         ) from error
+
+
+def _found(path: str) -> object:
+    module, _, name = path.partition(":")
+    return operator.attrgetter(name)(importlib.import_module(module))
+
+
+def _has_a_file(path: str) -> bool:
+    """Another process could import it from a module; not from a script, a notebook, or out of a function."""
+    module, _, name = path.partition(":")
+    return module not in MAIN and "<" not in name
+
+
+def named(thing: object, *, where: str) -> str:
+    """package.module:name of a class or function; what cannot be imported under this name is remembered."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str):
+        raise ConfigError(f"{where}: {thing!r} has no name to be known by; give a function or a class")
+    path = f"{module}:{name}"
+    if "<" in name:  # <locals>, <lambda>
+        _given[path] = thing
+    try:
+        same = imported(path, where=where) is thing
+    except ConfigError:
+        same = False
+    if not same:
+        raise ConfigError(f"{where}: {path!r} is something else now than what was given; define it again, or rename it")
+    return path
+
+
+def without_file(paths: Iterable[str | None]) -> dict[str, object]:
+    """Those of these objects, by path, that another process could not import and has to be sent."""
+    return {path: imported(path, where=path) for path in paths if path and ":" in path and not _has_a_file(path)}
+
+
+def remember(objects: Mapping[str, object]) -> None:
+    """Objects of another process, to be found here under the same paths."""
+    _given.update(objects)
+
+
+class _ByValue(cloudpickle.CloudPickler):  # type: ignore[misc]
+    """Classes that no module has go with all that is in them. What stands for "no default" in a dataclass stays so."""
+
+    dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child({type(MISSING): lambda _: "MISSING"})
+
+
+def pickled(value: object, take: Callable[[pickle.PickleBuffer], object] | None = None) -> bytes:
+    """For another process, which imports the script if there is one; otherwise classes and functions go by value.
+
+    take: gets the arrays, which are then not among the bytes.
+    """
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    if file is not None and Path(file).exists():
+        with contextlib.suppress(pickle.PicklingError, AttributeError, TypeError):  # of classes within functions
+            pickle.dumps(value, protocol=5, buffer_callback=lambda _: None)
+            return pickle.dumps(value, protocol=5, buffer_callback=take)
+    stream = io.BytesIO()
+    try:
+        _ByValue(stream, protocol=5, buffer_callback=take).dump(value)
+        return stream.getvalue()
+    except Exception as error:  # it is the user's code: anything may hang on it
+        raise ConfigError(
+            f"a method or backbone cannot be sent to other processes ({type(error).__name__}: {error}); put it into a "
+            'module of its own, or use engine="inprocess"'
+        ) from error
+
+
+def frames_of(error: BaseException) -> list[tuple[FrameType, int]]:
+    """The frames that an error has passed, from the outermost on, each with its line."""
+    return list(traceback.walk_tb(error.__traceback__))
+
+
+def is_own(frame: FrameType) -> bool:
+    """The frame is of code that is neither ours nor installed."""
+    return not ours_or_installed(str(frame.f_globals.get("__name__", "")), frame.f_globals.get("__file__"))
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong, and where: the last line of the user's own that led to it, if there is one."""
+    own = [(frame, line) for frame, line in frames_of(error) if is_own(frame)]
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if not own:
+        return what
+    frame, line = own[-1]
+    return f"{what} ({frame.f_code.co_filename}, line {line}, in {frame.f_code.co_name})"
 
 
 def _heard(event: str, details: tuple[object, ...]) -> None:

@@ -19,8 +19,8 @@ from fedclass.cli.catalogue import glance
 from fedclass.cli.version import commit
 from fedclass.experiment.config import Experiment
 from fedclass.methods import METHODS
+from fedclass.runs.config_file import flat
 from fedclass.runs.events import RoundFinished, RunStarted, read_events
-from fedclass.runs.layout import flat
 
 FEDCLASS = [sys.executable, "-c", "from fedclass.cli import main; main()"]
 

@@ -64,11 +64,11 @@ def test_a_budget_stops_the_worse_candidates_and_finishes_the_best(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--budget", "9"), "--budget: chooses by validation images, of which there are none; add --set data.valid"),
-        (("--save", "b.toml"), "--save: chooses by validation images"),
+        (("--budget", "9"), "budget: chooses by validation images, of which there are none; set data.valid"),
+        (("--save", "b.toml"), "save: chooses by validation images"),
         (
             ("--budget", "1", "--set", "data.validation=0.25"),
-            "--budget 1: 3 candidates and 1 seed need at least 3 full",
+            "budget 1: 3 candidates and 1 seed need at least 3 full",
         ),
         (("--budget", "9", "--dry-run", "--set", "data.validation=0.25"), "leave --against and --dry-run out"),
         (

@@ -242,7 +242,7 @@ def test_an_interrupt_ends_it_quietly(tmp_path: Path) -> None:
 
 def test_what_is_no_run_ends_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
-    for where, what in ((tmp_path, "neither a run directory nor"), (tmp_path / "nowhere", "No such file")):
+    for where, what in ((tmp_path, "is no run directory"), (tmp_path / "nowhere", "no such folder")):
         code, _, error = shown(where, cwd=tmp_path)
         assert code == 4
         assert error.startswith("error: ")

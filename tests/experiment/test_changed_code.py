@@ -56,7 +56,10 @@ def test_code_edited_between_stop_and_resume_is_refused_by_name_and_accepted_if_
     stopped(tiny(method="mine:Mine"), root)
     mine.write(helper="F = 30.0")
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    with pytest.raises(RunError, match=r"cut: its code has changed: helper\.py changed\. .*--changed-code goes on"):
+    with pytest.raises(
+        RunError,
+        match=r"cut: its code has changed: helper\.py changed\. .*--changed-code \(changed_code=True\) goes on",
+    ):
         went_on(tiny(method="mine:Mine"), root, reuse=True)
     assert before == {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
@@ -143,7 +146,10 @@ def test_a_run_of_an_older_version_is_refused_and_can_be_accepted(tiny: Tiny, tm
     root = tmp_path / "old"
     stopped(tiny(), root)
     (root / "source.json").unlink()
-    with pytest.raises(RunError, match=r"older version of fedclass began it.*no source\.json.*--changed-code goes on"):
+    with pytest.raises(
+        RunError,
+        match=r"older version of fedclass began it.*no source\.json.*--changed-code \(changed_code=True\) goes on",
+    ):
         went_on(tiny(), root)
     summary, _ = went_on(tiny(), root, changed_code=True)
     assert summary["mixed_code"] is True
@@ -163,7 +169,7 @@ def test_a_run_that_went_on_elsewhere_is_not_kept_for_others(
     """Its bits may be those of neither machine; its code is the same."""
     root = tmp_path / "cut"
     stopped(tiny("train.rounds=3"), root)
-    for module in ("resume", "sources", "reuse"):
+    for module in ("resume", "source_code", "reuse"):
         monkeypatch.setattr(f"fedclass.experiment.{module}.fingerprint", lambda: {"processor": "abacus"})
     summary, _ = went_on(tiny("train.rounds=3"), root, reuse=True)
     assert (summary["mixed_code"], len(parts(root))) == (False, 2)

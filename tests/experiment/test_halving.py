@@ -51,7 +51,7 @@ def test_no_more_is_spent_than_the_budget_and_the_winner_finishes(
 
 
 def test_too_small_a_budget_says_how_much_is_needed() -> None:
-    with pytest.raises(ConfigError, match=r"--budget 2: 5 candidates and 2 seeds need at least 6 full runs"):
+    with pytest.raises(ConfigError, match=r"budget 2: 5 candidates and 2 seeds need at least 6 full runs"):
         rungs(5, tasks=2, seeds=2, budget=2)
     assert rungs(5, tasks=2, seeds=2, budget=6)
 

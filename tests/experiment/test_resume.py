@@ -31,7 +31,7 @@ from fedclass.experiment.resume import _of_today, check_config, differences
 from fedclass.experiment.setup import prepare
 from fedclass.federation.store import ClientState, Kept
 from fedclass.report.history import read_history
-from fedclass.report.rows import read_config
+from fedclass.runs.config_file import MOVED, read_config
 from fedclass.runs.events import (
     Event,
     RunFinished,
@@ -42,7 +42,6 @@ from fedclass.runs.events import (
     read_events,
 )
 from fedclass.runs.layout import RunDirectory
-from fedclass.runs.moved_keys import MOVED
 from stopping import Stop, stop_after
 
 Tiny = Callable[..., Experiment]
@@ -268,9 +267,7 @@ def test_a_run_whose_data_moved_goes_on_with_the_same_bits(tiny: Tiny, tiny_file
     stopped_after(tiny(f"data.path={old}", method="fedclass"), tmp_path / "cut", 3)
     old.rename(new)
     stored = str(tmp_path / "cut" / "config.toml")
-    with pytest.raises(
-        DataError, match=r"old\.npz: is not there any more; if it has moved, add --set data\.path=PLACE"
-    ):
+    with pytest.raises(DataError, match=r"old\.npz: is not there any more; if it has moved, give data\.path=PLACE"):
         run_one(load(stored), tmp_path / "cut", go_on=True)
     run_one(load(stored, [f"data.path={new}"]), tmp_path / "cut", go_on=True)
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")

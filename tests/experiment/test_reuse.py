@@ -15,8 +15,8 @@ from fedclass.experiment.reuse import APART, TaskStore, key_after, usual_store
 from fedclass.experiment.setup import prepare
 from fedclass.experiment.source_code import sources
 from fedclass.experiment.task_cache import superfluous
+from fedclass.runs.config_file import flat
 from fedclass.runs.events import Event, RoundFinished, TaskReused, TaskStarted, UpdateReceived, Warned
-from fedclass.runs.layout import flat
 from stopping import Stop
 
 Tiny = Callable[..., Experiment]

@@ -12,8 +12,9 @@ from PIL import Image
 from fedclass.methods import METHODS
 from fedclass.report import drawing, style
 from fedclass.report.drawing import Curve, curves, heat_map
+from fedclass.report.known_methods import about_method
 from fedclass.report.rendering import inline_svg, partition_picture, save
-from fedclass.report.style import USUAL, Style, plain, styles
+from fedclass.report.style import Style, plain, styles
 
 COUNTS = np.array([[40, 0, 10, 0], [0, 20, 0, 5], [0, 0, 0, 0]])
 CLASSES = ("cat", "dog", "fox", "owl")
@@ -116,7 +117,9 @@ def test_known_methods_keep_their_colour_and_no_two_look_the_same():
 def test_the_usual_variant_has_the_methods_colour_wherever_it_stands():
     assert [style.slot for style in styles(["fedclass", "fedclass", "fedwa"], [False, True, False])] == [6, 1, 4]
     assert [style.slot for style in styles(["fedclass", "fedclass"], [False, False])] == [1, 6]
-    assert {name: method().variant_name for name, method in METHODS.items()} == USUAL
+    assert {name: method().variant_name for name, method in METHODS.items()} == {
+        name: about_method(name).usual for name in METHODS
+    }
 
 
 def test_dashes_and_markers_alone_tell_lines_apart():

@@ -7,7 +7,7 @@ import pytest
 
 from fedclass import metrics
 from fedclass.errors import RunError
-from fedclass.report.history import find_runs, read_history
+from fedclass.report.history import read_history
 from fedclass.runs.events import EventLog, RoundFinished, RunFinished, RunResumed, RunStarted, TaskFinished, Warned
 
 CONFUSIONS = [[[8, 2], [5, 5]], [[6, 0, 4], [0, 3, 7], [1, 0, 9]]]  # two classes, then a third
@@ -168,24 +168,7 @@ def test_damaged_events_are_one_clear_error(tmp_path, message):
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize(("config", "message"), [(None, "needs its config.toml"), ("= 3", "config.toml: is damaged")])
+@pytest.mark.parametrize(("config", "message"), [(None, "toml: cannot be read"), ("= 3", "toml: is damaged")])
 def test_a_recipe_that_cannot_be_read_is_named(tmp_path, config, message):
     with pytest.raises(RunError, match=message):
         read_history(write(tmp_path / "r", WHOLE, config))
-
-
-# Finding them.
-
-
-def test_a_folder_stands_for_all_runs_within_it(tmp_path):
-    for name in ("b/two", "b/one", "a"):
-        write(tmp_path / name, WHOLE)
-    assert find_runs([tmp_path / "b"]) == [tmp_path / "b" / "one", tmp_path / "b" / "two"]
-    assert find_runs([tmp_path / "b" / "two", tmp_path]) == [tmp_path / p for p in ("b/two", "a", "b/one")]
-
-
-def test_no_run_is_one_clear_error(tmp_path):
-    with pytest.raises(RunError, match=r"nowhere: no such folder; `fedclass list`"):
-        find_runs([tmp_path / "nowhere"])
-    with pytest.raises(RunError, match="is no run directory, and there is none within it"):
-        find_runs([tmp_path])

@@ -15,7 +15,7 @@ from fedclass import metrics
 from fedclass.errors import RunError
 from fedclass.report import client_charts, curve_charts, style
 from fedclass.report.groups import group
-from fedclass.report.history import find_runs, read_history
+from fedclass.report.history import read_history
 from fedclass.report.html import build, remarks, write_report
 from fedclass.report.rendering import save
 from fedclass.runs.events import (
@@ -27,6 +27,7 @@ from fedclass.runs.events import (
     UpdateRejected,
     Warned,
 )
+from fedclass.runs.find import find_all
 
 
 class Page(HTMLParser):
@@ -86,7 +87,7 @@ class Page(HTMLParser):
 
 
 def page_of(*paths) -> Page:
-    return Page(build([read_history(path) for path in find_runs(paths)]).page)
+    return Page(build([read_history(path) for path in find_all(paths)]).page)
 
 
 def confusions(events):
@@ -99,7 +100,17 @@ def percent(values):
 
 ALL = [
     *("accuracy-matrix", "accuracy-over-rounds", "forgetting-over-rounds", "accuracy-over-tasks"),
-    *("forgetting-over-tasks", "loss-over-rounds", "classes", "confusion", "partition", "clients", "bytes", "time"),
+    *(
+        "forgetting-over-tasks",
+        "loss-over-rounds",
+        "classes",
+        "confusion",
+        "partition",
+        "clients",
+        "client-accuracy",
+        "bytes",
+        "time",
+    ),
 ]
 
 # One run.
@@ -207,12 +218,18 @@ def test_the_most_frequent_mistakes(one):
 def test_clients_and_the_partition(one):
     events, page = one
     rounds = [event for event in events if isinstance(event, RoundFinished)]
+    *_, end = [event for event in events if isinstance(event, TaskFinished)]
+    right = [100 * row[i] / sum(row) for i, row in enumerate(end.confusion)]
+    lowest_first = page.table("Accuracy for each client")[1:]
+    assert [float(row[3]) for row in lowest_first] == sorted(float(row[3]) for row in lowest_first)
     for client, row in enumerate(page.table("Clients")[1:]):
         counts = events[0].counts[client]
         part = [event for event in rounds if client in event.clients]
         last = part[-1].losses[part[-1].clients.index(client)]
         held = sum(n > 0 for n in counts)
-        assert row == [str(client), str(sum(counts)), str(held), str(len(part)), f"{last:.3f}", "0"]
+        own = f"{sum(n * r for n, r in zip(counts, right, strict=True)) / sum(counts):.1f}"
+        assert row == [str(client), str(sum(counts)), str(held), str(len(part)), f"{last:.3f}", own, "0"]
+        assert [str(client), str(sum(counts)), str(held), own] in lowest_first
         assert page.table("Training images per client and task")[client + 1] == [
             *map(str, (client, sum(counts[:2]), sum(counts[2:]), sum(counts)))
         ]
@@ -386,7 +403,7 @@ def test_a_method_has_its_colour_in_every_report(made, several):
 def test_the_usual_variant_and_a_finished_run_come_first_for_the_methods_colour(made, told):
     made("all/a", variant="released")
     made("all/b", events=told(seed=1)[:7])
-    others = group([read_history(path) for path in find_runs([made("all/c").parent])])
+    others = group([read_history(path) for path in find_all([made("all/c").parent])])
     assert {g.label: g.style.slot for g in others} == {
         "fedclass (released)": 6,
         "fedclass (paper), unfinished": 5,
@@ -456,12 +473,12 @@ def test_runs_that_cannot_be_compared_are_one_clear_error(made, other, message):
     made("all/a")
     made("all/b", **other)
     with pytest.raises(RunError, match=message):
-        group([read_history(path) for path in find_runs([made("all/c", seed=5).parent])])
+        group([read_history(path) for path in find_all([made("all/c", seed=5).parent])])
 
 
 def test_runs_whose_images_are_at_sites_are_not_compared_by_images(made):
     made("all/a", sha256="")
-    found = group([read_history(path) for path in find_runs([made("all/b", seed=5).parent])])
+    found = group([read_history(path) for path in find_all([made("all/b", seed=5).parent])])
     assert sum(len(each.runs) for each in found) == 2
 
 
@@ -494,7 +511,7 @@ def test_a_large_run_stays_small(made):
 def test_a_place_that_cannot_be_written_is_one_clear_error(made, told, tmp_path):
     history = read_history(made(events=told()[:1]))
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match=r"cannot be written \(.*\); choose another --out"):
+    with pytest.raises(RunError, match=r"cannot be written \(.*\); choose another place"):
         write_report([history], tmp_path / "file" / "report.html", tmp_path / "file" / "figures")
     with pytest.raises(RunError, match=r"cannot be written \(Is a directory\)"):
         write_report([history], tmp_path, tmp_path / "figures")

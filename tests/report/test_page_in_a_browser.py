@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from fedclass.report.history import find_runs, read_history
+from fedclass.report.history import read_history
 from fedclass.report.html import build
+from fedclass.runs.find import find_all
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
@@ -97,7 +98,7 @@ def pages(told, written, tmp_path_factory) -> dict[str, tuple[Path, int]]:
             written(folder / "many" / f"{method.replace(':', '.')}-{seed}", told(method=method, seed=seed))
     made = {}
     for name in ("one", "many"):
-        report = build([read_history(run) for run in find_runs([folder / name])])
+        report = build([read_history(run) for run in find_all([folder / name])])
         page = folder / f"{name}.html"
         page.write_text(report.page, encoding="utf-8")
         made[name] = page, len(report.charts)

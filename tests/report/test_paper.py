@@ -9,7 +9,7 @@ from fedclass.errors import ConfigError
 from fedclass.experiment.recipe import load, recipes
 from fedclass.report.paper import CLAIMS, DIFFERS, Beside, beside_csv, beside_table, claimed, find, names, ours
 from fedclass.report.rows import Label
-from fedclass.runs.layout import flat
+from fedclass.runs.config_file import flat
 
 METHODS = ["fedavg", "glfc", "fedicarl", "fedwa", "fedclass"]
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedclass.data.schedule import StreamSettings, order_and_sizes
 from fedclass.errors import RunError
-from fedclass.report.tables import OWN_ORDERS, MeanDeviation, comparison, mean_deviation, results_tables
+from fedclass.report.tables import OWN_ORDERS, MeanDeviation, comparison, mean_deviation, results_tables, row_records
 
 
 def results_table(results):
@@ -273,3 +273,28 @@ def test_the_orders_that_differ_from_seed_to_seed_are_those_of_streams():
     for kind in kinds:
         orders = {tuple(order_and_sizes(StreamSettings(class_order=kind), 10, seed)[0]) for seed in (0, 1, 2)}
         assert len(orders) == (3 if kind in OWN_ORDERS else 1)
+
+
+def test_rows_as_plain_values_say_what_the_tables_say(result):
+    """Nothing is rounded; the reference has no difference from itself."""
+    values = {"fedavg": (60.0, 61.0, 65.0), "fedwa": (70.0, 74.0, 75.0)}
+    runs = [
+        result(method=method, variant="standard", seed=seed, last=(40.0, 80.0), overall=overall, forgetting=4.0 * seed)
+        for method, totals in values.items()
+        for seed, overall in enumerate(totals)
+    ]
+    means, differences = comparison(runs)
+    first, second = row_records(runs)
+    for record, cells in zip((first, second), means.rows, strict=True):
+        assert record["label"] == cells[0]
+        assert f"{record['accuracy_last']:.1f} ± {record['accuracy_last_deviation']:.1f}" == cells[3]
+        assert (record["accuracy_task_1"], record["accuracy_task_2"], record["seeds"]) == (40.0, 80.0, 3)
+    assert not any(key.startswith("difference_") for key in first)
+    (_, _, gap, reach, verdict), _ = differences.rows
+    assert f"{second['difference_accuracy_last']:+.1f}" == gap
+    low, high = second["difference_accuracy_last_low"], second["difference_accuracy_last_high"]
+    assert f"[{low:+.1f}, {high:+.1f}]" == reach
+    assert second["difference_accuracy_last_verdict"] == verdict
+    assert second["reference"] == first["label"]
+    (turned, _) = row_records(runs, against="fedwa")
+    assert turned["difference_accuracy_last"] == -second["difference_accuracy_last"]

@@ -10,7 +10,7 @@ import pytest
 import fedclass
 from fedclass.errors import ConfigError, RunError
 from fedclass.experiment.config import Experiment
-from fedclass.runs.events import EventLog, RoundFinished, RunStarted, read_events
+from fedclass.runs.events import EventLog, RoundFinished, RunStarted, TaskFinished, read_events
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +27,31 @@ def folder(tiny: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFac
     return root
 
 
-def test_what_a_row_is_must_be_one_of_two_things(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"results: per = 'client': must be one of 'run', 'round'"):
-        fedclass.results(folder, per="client")  # type: ignore[arg-type]
+def test_what_a_row_is_must_be_one_of_three_things(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"results: per = 'site': must be one of 'run', 'round', 'client'"):
+        fedclass.results(folder, per="site")  # type: ignore[arg-type]
+
+
+def test_a_client_is_a_row_after_each_task(folder: Path) -> None:
+    rows = fedclass.results(folder / "s0", per="client")
+    assert [(row["task"], row["client"], row["name"], row["classes"]) for row in rows] == [
+        *((1, client, str(client), 2) for client in range(3)),
+        *((2, client, str(client), 4) for client in range(3)),
+    ]
+    (run,) = fedclass.results(folder / "s0")
+    summary = fedclass.runs.summary.Result.read(folder / "s0").summary
+    assert [row["accuracy"] for row in rows[3:]] == summary["accuracy_per_client"]
+    assert (
+        min(summary["accuracy_per_client"]) == run["accuracy_worst_client"] == rows[3 + run["worst_client"]]["accuracy"]
+    )
+    events = list(read_events(folder / "s0" / "events.jsonl"))
+    (held,) = [event.counts for event in events if isinstance(event, RunStarted)]
+    *_, last = [event.confusion for event in events if isinstance(event, TaskFinished)]
+    right = [100 * row[i] / sum(row) for i, row in enumerate(last)]
+    for row, counts in zip(rows[3:], held, strict=True):
+        assert row["images"] == sum(counts)
+        assert row["accuracy"] == pytest.approx(sum(n * r for n, r in zip(counts, right, strict=True)) / sum(counts))
+    assert "accuracy_per_client" not in run
 
 
 def test_a_finished_run_is_a_row_of_plain_values(folder: Path) -> None:

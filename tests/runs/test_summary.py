@@ -158,7 +158,7 @@ def test_a_new_directory_is_made_with_its_parents_and_left_empty(tmp_path):
 
 def test_a_directory_that_holds_anything_is_left_alone(tmp_path):
     (tmp_path / "mine.txt").write_text("precious")
-    with pytest.raises(RunError, match="is not empty; choose another --out, or remove it"):
+    with pytest.raises(RunError, match="is not empty; choose another directory, or remove it"):
         create(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
@@ -166,7 +166,7 @@ def test_a_directory_that_holds_anything_is_left_alone(tmp_path):
 @pytest.mark.parametrize("below", ["", "run"])
 def test_a_file_is_no_place_for_a_run(tmp_path, below):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match=r"cannot write there \(.+\); choose another --out"):
+    with pytest.raises(RunError, match=r"cannot write there \(.+\); choose another directory"):
         create(tmp_path / "file" / below)
 
 

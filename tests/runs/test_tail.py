@@ -7,7 +7,6 @@ import pytest
 
 from fedclass.errors import RunError
 from fedclass.runs.events import Event, EventLog, RunResumed, TaskStarted, Warned
-from fedclass.runs.find import runs_at
 from fedclass.runs.tail import Tail
 
 EVENTS: list[Event] = [Warned(message=f"{n}: é \u2028 {'x' * n}") for n in range(6)]
@@ -120,41 +119,3 @@ def test_what_cannot_be_read_is_named(path: Path) -> None:
     path.mkdir()
     with pytest.raises(RunError, match=r"events\.jsonl: cannot read it \(Is a directory\)"):
         Tail(path).news()
-
-
-# Which runs there are.
-
-
-def test_a_run_directory_is_itself(tmp_path: Path) -> None:
-    append(tmp_path / "events.jsonl", EVENTS[0])
-    (tmp_path / "checkpoints").mkdir()
-    assert runs_at(tmp_path) == [tmp_path]
-
-
-def test_a_run_without_events_yet_is_a_run(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").touch()
-    assert runs_at(tmp_path) == [tmp_path]
-
-
-def test_a_folder_of_runs_is_all_of_them_also_those_that_have_yet_to_begin(tmp_path: Path) -> None:
-    for name in ("b", "a", "c", "pictures"):
-        (tmp_path / name).mkdir()
-    append(tmp_path / "b" / "events.jsonl", EVENTS[0])
-    (tmp_path / "a" / "config.toml").touch()
-    (tmp_path / "pictures" / "plan.png").touch()
-    (tmp_path / "notes.txt").touch()
-    assert runs_at(tmp_path) == [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
-    deep = tmp_path / "d" / "comparison" / "fedavg-s0"
-    deep.mkdir(parents=True)
-    (deep / "events.jsonl").touch()
-    assert runs_at(tmp_path)[3:] == [deep]
-
-
-def test_what_holds_no_run_is_named(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").touch()
-    with pytest.raises(RunError, match="neither a run directory nor a folder of them"):
-        runs_at(tmp_path)
-    with pytest.raises(RunError, match=r"cannot read it \(No such file or directory\)"):
-        runs_at(tmp_path / "nowhere")
-    with pytest.raises(RunError, match=r"cannot read it \(Not a directory\)"):
-        runs_at(tmp_path / "notes.txt")

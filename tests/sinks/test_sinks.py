@@ -15,6 +15,7 @@ import pytest
 from fedclass.errors import ConfigError
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.launch import run_one
+from fedclass.runs.config_file import flat
 from fedclass.runs.events import (
     Event,
     EventLog,
@@ -27,7 +28,6 @@ from fedclass.runs.events import (
     read_events,
 )
 from fedclass.sinks import SINKS, open_sinks
-from fedclass.sinks.base import flat
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),  # MLflow's own queries
@@ -319,7 +319,7 @@ def test_mlflow_goes_where_the_user_says(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_an_unknown_sink_is_named(tmp_path: Path) -> None:
     with (
-        pytest.raises(ConfigError, match=r"--sink tensorbord: no such sink; there are tensorboard, mlflow, wandb"),
+        pytest.raises(ConfigError, match=r"sink tensorbord: no such sink; there are tensorboard, mlflow, wandb"),
         open_sinks(["tensorbord"], [tmp_path]),
     ):
         raise AssertionError("not reached")
@@ -335,7 +335,7 @@ def test_a_missing_library_is_found_before_anything_is_written(
     monkeypatch.setitem(sys.modules, module, None)
     root = tmp_path / "run"
     with (
-        pytest.raises(ConfigError, match=rf"--sink {name}: .*; pip install 'fedclass\[{name}\]'"),
+        pytest.raises(ConfigError, match=rf"sink {name}: .*; pip install 'fedclass\[{name}\]'"),
         open_sinks([name], [root]),
     ):
         raise AssertionError("not reached")

@@ -1,19 +1,17 @@
-"""fedclass sweep --budget: the best of many settings, without running all of them to the end."""
+"""Sweeps with a budget: the best of many settings, without running all of them to the end."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from fedclass.cli.run import said_when_stopped
 from fedclass.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedclass.cli.compare import How
     from fedclass.experiment.grid import Choice, Member
     from fedclass.experiment.halving import Rung
+    from fedclass.studies import Choosing, How, Study
 
 
 @dataclass(frozen=True)
@@ -24,6 +22,15 @@ class Candidate:
     runs: "Sequence[Member]"
 
 
+@dataclass(frozen=True)
+class Found:
+    """The best candidate, and its mean validation accuracy. budget: in full runs; 0: all were run."""
+
+    candidate: Candidate
+    score: float
+    budget: float = 0
+
+
 def candidates_of(members: "Sequence[Member]") -> list[Candidate]:
     found: dict[str, list[Member]] = {}
     for member in members:
@@ -31,11 +38,15 @@ def candidates_of(members: "Sequence[Member]") -> list[Candidate]:
     return [Candidate(runs[0].choice, runs) for runs in found.values()]
 
 
-def check_validation(members: "Sequence[Member]", option: str) -> None:
-    if not all(member.experiment.data.validation for member in members):
-        raise ConfigError(
-            f"{option}: chooses by validation images, of which there are none; add --set data.validation=0.1"
-        )
+def check_choosing(
+    members: "Sequence[Member]", choosing: "Choosing", *, against: str | None = None, dry_run: bool = False
+) -> None:
+    """Whether one can be chosen, before anything is run."""
+    if choosing.budget is not None and (against is not None or dry_run):
+        raise ConfigError("budget: what is run depends on what comes out; leave --against and --dry-run out")
+    asked = "budget" if choosing.budget is not None else "save" if choosing.save else None
+    if asked is not None and not all(member.experiment.data.validation for member in members):
+        raise ConfigError(f"{asked}: chooses by validation images, of which there are none; set data.validation=0.1")
 
 
 def tasks_of(members: "Sequence[Member]") -> int:
@@ -44,83 +55,67 @@ def tasks_of(members: "Sequence[Member]") -> int:
 
     streams = {(member.experiment.data.name, str(member.experiment.stream.tasks)) for member in members}
     if len(streams) > 1:
-        raise ConfigError("--budget: candidates must have the same data and tasks; sweep over something else")
+        raise ConfigError("budget: candidates must have the same data and tasks; sweep over something else")
     return len(prepare(members[0].experiment).stream.task_sizes)
 
 
-def search(members: "Sequence[Member]", root: Path, *, budget: float, how: "How") -> tuple[Candidate, float]:
-    """Carry out the rungs, each shown as a table. Returns the winner, finished, and its validation accuracy."""
-    from fedclass.cli.compare import carry_out, end
-    from fedclass.cli.display import console
+def search(members: "Sequence[Member]", root: Path, *, budget: float, how: "How") -> "Study":
+    """Carry out the rungs, each shown as a table. What is returned has the winner, finished, and its figures."""
     from fedclass.experiment.halving import better_half, parts, rungs
+    from fedclass.report.tables import results_tables
+    from fedclass.runs.summary import Result
+    from fedclass.studies import Study, carry_out, said_when_stopped
 
     field, tasks = candidates_of(members), tasks_of(members)
     seeds = [member.experiment.seed for member in field[0].runs]
     steps = rungs(len(field), tasks=tasks, seeds=len(seeds), budget=budget)
-    console.print(
-        f"budget: {budget:g} full runs, {tasks} tasks each; {len(field)} candidates, {len(steps)} rungs: "
-        + ", ".join(f"{rung.candidates} with {rung.tasks} tasks" for rung in steps),
-        highlight=False,
-    )
+    if how.progress:
+        _show_plan(steps, budget=budget, tasks=tasks)
+    numbers = {member.path: number for number, member in enumerate(members)}
     scores = [0.0 for _ in field]
     for number, rung in enumerate(steps):
         if rung.candidates < len(field):
             field = [field[at] for at in sorted(better_half(scores, rung.candidates))]
         learned = parts(rung.tasks, tasks, seeds)
-        todo = [(run, learned[run.experiment.seed]) for c in field for run in c.runs if run.experiment.seed in learned]
-        with said_when_stopped(root, f"type the same again with --out {shlex.quote(str(root))}"):
-            failures = carry_out([run for run, _ in todo], how, until=[until for _, until in todo])
-        end([run for run, _ in todo], failures)
+        todo = [run for candidate in field for run in candidate.runs if run.experiment.seed in learned]
+        with said_when_stopped(root, how.again(root)):
+            failures = carry_out(todo, how, until=[learned[run.experiment.seed] for run in todo])
+        if failures:
+            return Study(root, members, failures={numbers[todo[at].path]: error for at, error in failures.items()})
         scores = [_score(candidate, learned) for candidate in field]
         following = steps[number + 1].candidates if number + 1 < len(steps) else 1
-        _show(field, scores, rung, learned, better_half(scores, following), f"rung {number + 1} of {len(steps)}")
-    return field[0], scores[0]
+        if how.progress:
+            title = f"rung {number + 1} of {len(steps)}"
+            _show(field, scores, rung, learned, better_half(scores, following), title)
+    results = [Result.read(run.path) for run in field[0].runs]
+    found = Found(field[0], scores[0], budget)
+    return Study(root, members, results, results_tables(results), found=found)
 
 
-def search_and_show(
-    members: "Sequence[Member]", root: Path, *, budget: float, how: "How", save: Path | None, recipe: str | None
-) -> None:
-    from fedclass.cli.display import console, print_table
-    from fedclass.report.tables import results_tables
-    from fedclass.runs.summary import Result
-
-    found, score = search(members, root, budget=budget, how=how)
-    for each in results_tables([Result.read(run.path) for run in found.runs]):
-        print_table(each)
-    console.print(f"best: {found.choice.name}, validation accuracy {score:.2f} %", highlight=False)
-    if save is not None:
-        _save(save, found, score, members, budget=budget, recipe=recipe)
-    console.print(f"runs: {root}", highlight=False)
-
-
-def save_found(members: "Sequence[Member]", path: Path, *, recipe: str | None) -> None:
-    """The best of runs that are all finished; of equal ones, the first."""
-    found = candidates_of(members)
-    scores = [score_of(candidate) for candidate in found]
-    best = scores.index(max(scores))
-    _save(path, found[best], scores[best], members, budget=0, recipe=recipe)
-
-
-def _save(
-    path: Path, found: Candidate, score: float, members: "Sequence[Member]", *, budget: float, recipe: str | None
-) -> None:
-    from fedclass.cli.display import console
+def save_found(study: "Study", path: Path, *, recipe: str | None) -> str:
+    """Keep the best: what was found, or of runs that are all finished, the first of the best. Returns it in words."""
     from fedclass.experiment.best import Best, save_best
 
-    choices = [candidate.choice for candidate in candidates_of(members)]
-    same = [word for word in found.choice.overrides if all(word in choice.overrides for choice in choices)]
-    best = Best(
-        settings=[word for word in found.choice.overrides if word not in same],
-        validation_accuracy=score,
-        candidates=len(choices),
-        seeds=[run.experiment.seed for run in found.runs],
-        budget=budget,
+    found, candidates = study.found, candidates_of(study.members)
+    if found is None:
+        scores = [score_of(candidate) for candidate in candidates]
+        best = scores.index(max(scores))
+        found = Found(candidates[best], scores[best])
+    words = found.candidate.choice.overrides
+    same = [word for word in words if all(word in candidate.choice.overrides for candidate in candidates)]
+    varied = [word for word in words if word not in same]
+    method = found.candidate.runs[0].experiment.method_name
+    kept = Best(
+        settings=varied,
+        validation_accuracy=found.score,
+        candidates=len(candidates),
+        seeds=[run.experiment.seed for run in found.candidate.runs],
+        budget=found.budget,
         recipe=recipe or "",
         beside=same,
     )
-    method = found.runs[0].experiment.method_name
-    save_best(path, method, best)
-    console.print(f"{path}: {method} = {', '.join(best.settings)}", highlight=False)
+    save_best(path, method, kept)
+    return f"{method} = {', '.join(varied)}"
 
 
 def score_of(candidate: Candidate) -> float:
@@ -141,6 +136,16 @@ def _accuracies(run: "Member") -> list[float]:
 
     ends = [event for event in read_events(RunDirectory(run.path).events) if isinstance(event, TaskFinished)]
     return [event.validation_accuracy for event in ends if event.validation_accuracy is not None]
+
+
+def _show_plan(steps: "Sequence[Rung]", *, budget: float, tasks: int) -> None:
+    from fedclass.cli.display import console
+
+    console.print(
+        f"budget: {budget:g} full runs, {tasks} tasks each; {steps[0].candidates} candidates, {len(steps)} rungs: "
+        + ", ".join(f"{rung.candidates} with {rung.tasks} tasks" for rung in steps),
+        highlight=False,
+    )
 
 
 def _show(

@@ -1,17 +1,16 @@
 """fedclass compare, fedclass sweep, fedclass table: several runs, one table."""
 
-import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedclass.cli.foresee import foresee
+from fedclass.cli.foresee import show_foreseen
 from fedclass.cli.run import (
     ChangedCode,
     Nice,
@@ -19,18 +18,13 @@ from fedclass.cli.run import (
     Recipe,
     Reuse,
     Sinks,
-    be_nice,
-    fresh,
-    said_when_stopped,
     say_what_is_quick,
 )
-from fedclass.errors import ConfigError, FedclassError, RunError
+from fedclass.errors import FedclassError
 
 if TYPE_CHECKING:
     from fedclass.experiment.grid import Member
-    from fedclass.report.rows import Setting
-    from fedclass.runs.outlook import Outlook
-    from fedclass.runs.summary import Result
+    from fedclass.studies import How, Study
 
 Seeds = Annotated[str, typer.Option(help="Seeds, such as 0,1,2 or 0-4; everything is run with each.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Cores to use; the results are the same. Default: all.")]
@@ -91,18 +85,15 @@ def compare(
 
     Example:  fedclass compare demo --methods fedavg,fedclass,fedclass:paper,fedwa --seeds 0,1,2
     """
-    from fedclass.experiment.grid import expand, read_methods, read_seeds
+    from fedclass.experiment.grid import read_methods
+    from fedclass.studies import How, compared
 
-    be_nice(nice)
-    choices, numbers = read_methods(methods), read_seeds(seeds)
-    root = out or fresh(f"{Path(recipe or 'defaults').stem}-compare")
-    members = expand(recipe, choices, overrides=overrides or [], seeds=numbers, root=root)
-    say_what_is_quick(recipe, members[0].experiment)
-    how = How(workers, reuse, changed_code, sinks or ())
-    if dry_run:
-        foresee(members, how)
-        return
-    _run_and_show(members, root, against=against, how=how)
+    how = How(workers, reuse, changed_code, sinks or (), again=again, nice=nice, dry_run=dry_run)
+    told = partial(say_what_is_quick, recipe)
+    study = compared(
+        recipe, read_methods(methods), seeds, overrides or [], against=against, out=out, how=how, told=told
+    )
+    show(study, how)
 
 
 def sweep(
@@ -146,28 +137,20 @@ def sweep(
     Example:  fedclass sweep demo --set method.beta=0,1,3,5,8 --set data.validation=0.1 --seeds 0,1,2
               fedclass sweep demo --set method.beta=0,1,3,5,8 --set data.validation=0.1 --seeds 0-2 --budget 9
     """
-    from fedclass.cli.budget import check_validation, save_found, search_and_show
-    from fedclass.experiment.grid import expand, read_seeds, read_sweep
+    from fedclass.cli.budget import save_found
+    from fedclass.cli.display import console
+    from fedclass.experiment.grid import read_sweep
+    from fedclass.studies import Choosing, How, compared
 
-    be_nice(nice)
-    choices, numbers = read_sweep(settings or [], method=method), read_seeds(seeds)
-    root = out or fresh(f"{Path(recipe or 'defaults').stem}-sweep")
-    members = expand(recipe, choices, seeds=numbers, root=root)
-    say_what_is_quick(recipe, members[0].experiment)
-    how = How(workers, reuse, changed_code, sinks or ())
-    if budget is not None and (against is not None or dry_run):
-        raise ConfigError("--budget: what is run depends on what comes out; leave --against and --dry-run out")
-    if budget is not None or save is not None:
-        check_validation(members, "--save" if budget is None else "--budget")
-    if dry_run:
-        foresee(members, how)
-        return
-    if budget is not None:
-        search_and_show(members, root, budget=budget, how=how, save=save, recipe=recipe)
-        return
-    _run_and_show(members, root, against=against, how=how)
-    if save is not None:
-        save_found(members, save, recipe=recipe)
+    how = How(workers, reuse, changed_code, sinks or (), again=again, nice=nice, dry_run=dry_run)
+    choices, told = read_sweep(settings or [], method=method), partial(say_what_is_quick, recipe)
+    choosing = Choosing(budget, save is not None)
+    study = compared(
+        recipe, choices, seeds, [], against=against, out=out, how=how, kind="sweep", choosing=choosing, told=told
+    )
+    show(study, how)
+    if save is not None and not dry_run:
+        console.print(f"{save}: {save_found(study, save, recipe=recipe)}", highlight=False)
 
 
 def table(
@@ -185,10 +168,11 @@ def table(
     Example:  fedclass table runs/mine --against fedavg --format latex
     """
     from fedclass.cli.display import print_table
+    from fedclass.report.collect import collect
     from fedclass.report.formats import latex, markdown, runs_csv
     from fedclass.report.tables import comparison
 
-    results, usual = collect(paths)
+    results, usual = collect(paths, lambda text: print(f"warning: {text}", file=sys.stderr))
     against = against or usual
     tables = comparison(results, against=against)
     match format:
@@ -203,154 +187,34 @@ def table(
             print(runs_csv(results, against=against), end="")
 
 
-def collect(paths: Sequence[Path]) -> "tuple[list[Result], str | None]":
-    """The finished runs that paths name or contain, each once, and the row that they were compared with, if any.
+def show(study: "Study", how: "How") -> None:
+    """The tables, where they are, and what failed; or what would be trained."""
+    from fedclass.cli.display import console, print_table
 
-    Runs in a folder come in the order in which they were compared there; others in the order of their names.
-    """
-    from fedclass.runs.layout import RunDirectory
-    from fedclass.runs.order import Order
-    from fedclass.runs.summary import Result
-
-    found: dict[Path, Result] = {}
-    against = None
-    for path in paths:
-        if not path.is_dir():
-            raise RunError(f"{path}: no such folder; `fedclass list` shows the runs")
-        roots = [events.parent for events in path.rglob("events.jsonl")]
-        orders = {folder: Order.read(folder) for folder in sorted({root.parent for root in roots}, key=_natural)}
-        places = {folder: number for number, folder in enumerate(orders)}
-        roots.sort(key=lambda root: (places[root.parent], orders[root.parent].place(root.name), _natural(root)))
-        finished = [root for root in roots if RunDirectory(root).summary.exists()]
-        if not finished:
-            raise RunError(f"{path}: no finished runs to compare there; `fedclass list {path}` shows how far they got")
-        for root in roots:
-            if root not in finished:
-                print(f"warning: {root}: not finished, left out", file=sys.stderr)
-        found |= {root.resolve(): Result.read(root) for root in finished if root.resolve() not in found}
-        if path not in roots:  # a run that is named itself comes in the order of the names
-            against = against or next((order.against for order in orders.values() if order.against), None)
-    return list(found.values()), against
-
-
-def _natural(path: Path) -> list[tuple[float, str]]:
-    """beta=3 before beta=10."""
-    numbers_and_words = re.findall(r"(\d+(?:\.\d+)?)|(\D+)", str(path))
-    return [(float(number) if number else -1.0, word) for number, word in numbers_and_words]
-
-
-@dataclass(frozen=True)
-class How:
-    """The options of all commands that carry out several runs."""
-
-    workers: int | None
-    reuse: bool
-    changed_code: bool
-    sinks: Sequence[str]
-
-
-def carry_out(
-    members: "Sequence[Member]", how: How, *, against: str | None = None, until: Sequence[int] | None = None
-) -> dict[int, FedclassError]:
-    """Run what is missing, shown live. Returns failures by the member's number. until: tasks after which each stops.
-
-    `fedclass table` will show the runs in the order of the members, and differences from the row `against`.
-    """
-    from fedclass.cli.display import display
-    from fedclass.experiment.parallel import run_all
-    from fedclass.runs.events import Event
-    from fedclass.runs.layout import RunDirectory
-    from fedclass.runs.order import Order
-    from fedclass.runs.outlook import TimeLeft
-    from fedclass.sinks import open_sinks
-
-    left = TimeLeft([])
-
-    def prepared(outlooks: "Sequence[Outlook]") -> None:
-        nonlocal left
-        left = TimeLeft(outlooks)
-        shown.expect(left)
-        for folder in dict.fromkeys(member.path.parent for member in members):
-            names = [member.path.name for member in members if member.path.parent == folder]
-            Order(tuple(names), against).write(folder)
-
-    runs = [(member.experiment, member.path) for member in members]
-    finished = [number for number, (_, path) in enumerate(runs) if RunDirectory(path).finished]
-    with (
-        open_sinks(how.sinks, [path for _, path in runs]) as record,
-        display(names_of(members), finished=finished) as shown,
-    ):
-
-        def listen(number: int, event: Event) -> None:
-            left.tell(number, event)
-            shown.tell(number, event)
-            record(number, event)
-
-        return run_all(
-            runs,
-            workers=how.workers,
-            listen=listen,
-            reuse=how.reuse,
-            changed_code=how.changed_code,
-            until=until,
-            prepared=prepared,
-            failed=lambda number: left.drop(number),
-        )
+    if study.foreseen:
+        show_foreseen(study.foreseen, how)
+        return
+    for each in study.tables:
+        print_table(each)
+    if study.results and study.failures:
+        console.print("Nothing is compared or chosen until all runs are there.", highlight=False)
+    if study.found is not None:
+        found = study.found
+        console.print(f"best: {found.candidate.choice.name}, validation accuracy {found.score:.2f} %", highlight=False)
+    written = "runs" if study.found is not None else "runs and tables"
+    console.print(f"{written}: {study.root}", highlight=False)
+    end(study.members, study.failures)
 
 
 def end(members: "Sequence[Member]", failures: Mapping[int, FedclassError]) -> None:
     """Say what failed, and leave with the first one's code."""
+    from fedclass.studies import names
+
     for number, failure in failures.items():
-        print(f"error: {names_of(members)[number]}: {failure}", file=sys.stderr)
+        print(f"error: {names(members)[number]}: {failure}", file=sys.stderr)
     if failures:
         raise typer.Exit(next(iter(failures.values())).exit_code)
 
 
-def setting(member: "Member") -> "Setting":
-    """What tables will know of a run, before it is run."""
-    from fedclass.report.rows import Setting
-
-    e = member.experiment
-    return Setting.of(e.to_tables(), method=e.method_name, variant=e.method.variant_name)
-
-
-def names_of(members: "Sequence[Member]") -> list[str]:
-    several = len({member.experiment.seed for member in members}) > 1
-    return [member.name if several else member.choice.name for member in members]
-
-
-def _check_reference(members: "Sequence[Member]", against: str) -> None:
-    """In each of the tables to come, so that a mistake is found before hours of work."""
-    from fedclass.report.rows import find, labels
-
-    tables: dict[tuple[str, str], list[Setting]] = {}
-    for member in members:
-        e = member.experiment
-        tables.setdefault((e.data.name, str(e.stream.tasks)), []).append(setting(member))
-    for settings in tables.values():
-        find(list(labels(settings).values()), against)
-
-
-def _run_and_show(members: "Sequence[Member]", root: Path, *, against: str | None, how: How) -> None:
-    from fedclass.cli.display import console, print_table
-    from fedclass.report.formats import latex, markdown, runs_csv
-    from fedclass.report.tables import comparison
-    from fedclass.runs.layout import write_atomically
-    from fedclass.runs.summary import Result
-
-    if against is not None:
-        _check_reference(members, against)
-    with said_when_stopped(root, f"type the same again with --out {shlex.quote(str(root))}"):
-        failures = carry_out(members, how, against=against)
-    finished = [Result.read(member.path) for number, member in enumerate(members) if number not in failures]
-    if finished:
-        tables = comparison(finished, against=against, differences=not failures)
-        write_atomically(root / "results.md", "\n".join(map(markdown, tables)))
-        write_atomically(root / "results.tex", "\n".join(map(latex, tables)))
-        write_atomically(root / "results.csv", runs_csv(finished, against=against, differences=not failures))
-        for each in tables:
-            print_table(each)
-    if finished and failures:
-        console.print("Nothing is compared or chosen until all runs are there.", highlight=False)
-    console.print(f"runs and tables: {root}", highlight=False)
-    end(members, failures)
+def again(root: Path) -> str:
+    return f"type the same again with --out {shlex.quote(str(root))}"

@@ -66,17 +66,13 @@ def init(
 
 
 def _setting(text: str) -> tuple[str, object]:
-    import tomllib
-
     from fedclass.errors import ConfigError
+    from fedclass.schema import toml_value
 
     key, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"--config {text}: write it as key=value, such as next-task=word")
-    try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()
+    return key.strip(), toml_value(value)
 
 
 app.command()(split)

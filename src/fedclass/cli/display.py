@@ -134,30 +134,11 @@ class Live:
         row = self.rows[number]
         match event:
             case RunStarted():
-                before = 0 if self.left is None else self.left.outlooks[number].done
-                self.paces[number] = pace = Pace(event, before=before)
-                self.progress.start_task(row)
-                self.progress.update(row, total=pace.total, completed=0, where="starting")
-                if number == 0:
-                    self.progress.console.print(partition_summary(event), highlight=False)
+                self._start(number, event)
             case UpdateReceived():
-                pace = self.paces[number]
-                if event.round == pace.started.rounds:
-                    self.progress.update(row, where=f"task {event.task + 1}/{len(pace.started.tasks)} exemplars")
-                    return
-                done = pace.done(event.task, event.round) + event.done / event.of
-                where = f"{pace.where(event.task, event.round)}, client {event.done}/{event.of}"
-                self.progress.update(row, completed=done, where=where)
+                self._count(number, event)
             case RoundFinished():
-                pace = self.paces[number]
-                seconds = pace.left_after(event)
-                left = "" if seconds is None else f"elapsed, {duration(seconds)} left"
-                done, where = pace.done(event.task, event.round) + 1, pace.where(event.task, event.round)
-                self.progress.update(row, completed=done, where=where, loss=f"loss {event.loss:.3f}", left=left)
-                self._grow_older(number)
-                self._update_all_runs()
-                if accuracy := accuracy_after(event):
-                    self.progress.update(row, accuracy=accuracy)
+                self._advance(number, event)
             case TaskFinished():
                 self.progress.update(row, accuracy=accuracy_after(event))
             case RunFinished():
@@ -179,6 +160,34 @@ class Live:
                 self.remark(number, remark(event), style="none")
             case TaskStarted():
                 pass
+
+    def _start(self, number: int, event: RunStarted) -> None:
+        before = 0 if self.left is None else self.left.outlooks[number].done
+        self.paces[number] = pace = Pace(event, before=before)
+        self.progress.start_task(self.rows[number])
+        self.progress.update(self.rows[number], total=pace.total, completed=0, where="starting")
+        if number == 0:
+            self.progress.console.print(partition_summary(event), highlight=False)
+
+    def _count(self, number: int, event: UpdateReceived) -> None:
+        row, pace = self.rows[number], self.paces[number]
+        if event.round == pace.started.rounds:
+            self.progress.update(row, where=f"task {event.task + 1}/{len(pace.started.tasks)} exemplars")
+            return
+        done = pace.done(event.task, event.round) + event.done / event.of
+        where = f"{pace.where(event.task, event.round)}, client {event.done}/{event.of}"
+        self.progress.update(row, completed=done, where=where)
+
+    def _advance(self, number: int, event: RoundFinished) -> None:
+        row, pace = self.rows[number], self.paces[number]
+        seconds = pace.left_after(event)
+        left = "" if seconds is None else f"elapsed, {duration(seconds)} left"
+        done, where = pace.done(event.task, event.round) + 1, pace.where(event.task, event.round)
+        self.progress.update(row, completed=done, where=where, loss=f"loss {event.loss:.3f}", left=left)
+        self._grow_older(number)
+        self._update_all_runs()
+        if accuracy := accuracy_after(event):
+            self.progress.update(row, accuracy=accuracy)
 
     def remark(self, number: int, text: str, *, style: str) -> None:
         self.progress.console.print(f"{self.names[number]}: {text}", style=style, highlight=False)

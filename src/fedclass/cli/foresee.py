@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedclass.cli.compare import How
     from fedclass.experiment.calibrate import Rate
     from fedclass.experiment.grid import Member
+    from fedclass.runs.dataframe import Record
     from fedclass.runs.outlook import Outlook
+    from fedclass.studies import How
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,26 @@ class Row:
         """Of one core, as busy as it is."""
         return self.images / self.rate.now if self.rate else 0.0
 
+    def record(self) -> "Record":
+        """As Python callers get it."""
+        return {
+            "run": self.name,
+            "finished": self.outlook.finished,
+            "rounds_done": self.outlook.done,
+            "tasks_cached": self.outlook.cached,
+            "images": self.images,
+            "seconds": self.seconds,
+            "seconds_now": self.seconds_now,
+        }
 
-def foresee(members: "Sequence[Member]", how: "How") -> None:
+
+def show_foreseen(rows: Sequence[Row], how: "How") -> None:
     from rich.table import Table
 
     from fedclass.cli.display import console
     from fedclass.experiment.launch import cores
     from fedclass.runs.outlook import duration
 
-    rows = list(_rows(members, how))
     table = Table(box=None, padding=(0, 2))
     for column in ("run", "there already", "to train", "images", "on one core"):
         table.add_column(column, justify="right" if column in ("images", "on one core") else "left")
@@ -65,17 +77,21 @@ def foresee(members: "Sequence[Member]", how: "How") -> None:
     )
 
 
+def foreseen(members: "Sequence[Member]", how: "How") -> list[Row]:
+    return list(_rows(members, how))
+
+
 def _rows(members: "Sequence[Member]", how: "How") -> Iterator[Row]:
-    from fedclass.cli.compare import names_of
     from fedclass.experiment.calibrate import images_per_second, like
     from fedclass.experiment.parallel import prospects
+    from fedclass.studies import names
 
     several = len({member.path.parent for member in members}) > 1
-    names = [f"{m.path.parent.name}/{m.path.name}" for m in members] if several else names_of(members)
+    named = [f"{m.path.parent.name}/{m.path.name}" for m in members] if several else names(members)
     launches = [(member.experiment, member.path) for member in members]
     rates: dict[str, Rate] = {}
     found = prospects(launches, reuse=how.reuse, changed_code=how.changed_code)
-    for name, (prospect, setup) in zip(names, found, strict=True):
+    for name, (prospect, setup) in zip(named, found, strict=True):
         rate = None
         if setup is not None and any(prospect.outlook.untrained):
             if like(setup) not in rates:

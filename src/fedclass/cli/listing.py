@@ -38,8 +38,6 @@ def list_(
     from fedclass.cli.display import console
     from fedclass.runs.find import list_runs
 
-    if not folder.is_dir():
-        raise RunError(f"{folder}: no such folder; `fedclass run` makes the first run")
     wanted = dict(_condition(text) for text in where or [])
     runs, damaged = list_runs(folder)
     records = []
@@ -85,8 +83,8 @@ def _check_keys(wanted: Mapping[str, str], records: Sequence[Mapping[str, Any]])
 
 def _record(run: "Listed", folder: Path) -> dict[str, Any]:
     """A run as plain values. The keys of its recipe are written as in --set."""
-    from fedclass.report.rows import read_config
-    from fedclass.runs.layout import RunDirectory, flat
+    from fedclass.runs.config_file import flat, read_config
+    from fedclass.runs.layout import RunDirectory
 
     start, summary = run.started, run.summary
     images = "validation_" if start.validation_images else ""

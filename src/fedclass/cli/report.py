@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-from fedclass.errors import ConfigError
-
 
 def report(
     runs: Annotated[
@@ -31,19 +29,10 @@ def report(
 
     Example:  fedclass report runs/my-comparison
     """
-    from fedclass.report.history import find_runs, read_history
-    from fedclass.report.html import write_report
+    from fedclass.report.page import write
 
-    if picture is not None and picture.suffix != ".svg":
-        raise ConfigError(f"--picture {picture}: is an SVG file; let its name end in .svg")
-    histories = [read_history(path) for path in find_runs(runs)]
-    if out is None and len(runs) == 1:
-        page, pictures = runs[0] / "report.html", runs[0] / "figures"
-    else:
-        page = out or Path("report.html")
-        pictures = page.with_name(f"{page.stem}-figures")
-    write_report(histories, page, pictures, picture=picture)
-    typer.echo(f"report: {page} ({len(histories)} run{'s' if len(histories) > 1 else ''})")
-    typer.echo(f"figures: {pictures}")
+    written = write(runs, out=out, picture=picture)
+    typer.echo(f"report: {written.page} ({written.runs} run{'s' if written.runs > 1 else ''})")
+    typer.echo(f"figures: {written.figures}")
     if picture is not None:
         typer.echo(f"picture: {picture}")

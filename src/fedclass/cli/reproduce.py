@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedclass.cli.compare import DryRun, How, Seeds, Workers, carry_out, end, setting
-from fedclass.cli.foresee import foresee
-from fedclass.cli.run import ChangedCode, Nice, Overrides, Reuse, Sinks, be_nice, said_when_stopped
+from fedclass.cli.compare import DryRun, Seeds, Workers, end
+from fedclass.cli.foresee import foreseen, show_foreseen
+from fedclass.cli.run import ChangedCode, Nice, Overrides, Reuse, Sinks
 from fedclass.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -82,11 +82,14 @@ def reproduce(
     Example:  fedclass reproduce cifar10_2task --set data.fraction=0.1 --set train.rounds=5 --out runs/reduced
     """
     from fedclass.cli.display import console, print_table
+    from fedclass.engines.starting import be_nice
     from fedclass.report.formats import markdown
     from fedclass.report.paper import Beside, beside_csv, beside_table, find
     from fedclass.report.rows import labels
-    from fedclass.runs.layout import flat, write_atomically
+    from fedclass.runs.config_file import flat
+    from fedclass.runs.layout import write_atomically
     from fedclass.runs.summary import Result
+    from fedclass.studies import How, carry_out, said_when_stopped, setting
 
     if name is None:
         _list()
@@ -97,7 +100,7 @@ def reproduce(
     members = [run.member for runs in runs_by_part for run in runs]
     how = How(workers, reuse, changed_code, sinks or ())
     if dry_run:
-        foresee(members, how)
+        show_foreseen(foreseen(members, how), how)
         return
     with said_when_stopped(out, "type the same again"):
         failures = carry_out(members, how)
@@ -178,7 +181,7 @@ def _choices(part: "Part", recipe: str, entries: "Sequence[Choice]") -> "list[tu
 
 def _changed(experiment: "Experiment", recipe: "Experiment") -> tuple[str, ...]:
     from fedclass.report.rows import text
-    from fedclass.runs.layout import flat
+    from fedclass.runs.config_file import flat
 
     now, usual = (flat(e.to_tables()) for e in (experiment, recipe))
     return tuple(

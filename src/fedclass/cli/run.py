@@ -1,11 +1,6 @@
 """fedclass run."""
 
-import contextlib
-import os
 import shlex
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -83,13 +78,15 @@ def run(
                fedclass run --set data.name=folder --set data.path=~/scans
     """
     from fedclass.cli.display import console, display, print_table
+    from fedclass.engines.starting import be_nice
     from fedclass.experiment.launch import run_one
     from fedclass.experiment.recipe import load
     from fedclass.report.tables import results_tables
     from fedclass.runs.events import Event
-    from fedclass.runs.layout import RunDirectory
+    from fedclass.runs.layout import RunDirectory, fresh
     from fedclass.runs.summary import Result
     from fedclass.sinks import open_sinks
+    from fedclass.studies import said_when_stopped
 
     if engine == "inprocess" and workers is not None:
         raise ConfigError("--workers is for --engine processes; leave one of them out")
@@ -132,25 +129,6 @@ def run(
     console.print(f"run directory: {root}", highlight=False)
 
 
-def be_nice(by: int) -> None:
-    """This process, and all that it will start."""
-    if by and not hasattr(os, "nice"):
-        raise ConfigError("--nice: this system has no such thing; leave it out")
-    if by:
-        os.nice(by)
-
-
-@contextlib.contextmanager
-def said_when_stopped(written: Path, how: str) -> Iterator[None]:
-    """Whoever stops work, by Ctrl-C or by a signal, is told how it goes on, once it has written anything."""
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit):
-        if written.exists():
-            print(f"stopped; to go on, {how}", file=sys.stderr)
-        raise
-
-
 def say_what_is_quick(recipe: str | None, experiment: "Experiment") -> None:
     """Whoever names neither a recipe nor data gets all of the drawn digits, and may have expected a demonstration."""
     from fedclass.cli.display import console
@@ -168,8 +146,3 @@ def say_what_is_quick(recipe: str | None, experiment: "Experiment") -> None:
 
 def _word(name: str) -> str:
     return name.replace(":", ".")
-
-
-def fresh(name: str) -> Path:
-    milliseconds = time.time_ns() // 1_000_000 % 1000  # two runs may start within a second
-    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}{milliseconds:03d}-{name}"

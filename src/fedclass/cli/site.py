@@ -130,17 +130,7 @@ def forget(
 
     if sum([label is not None, bool(image), older_than is not None, everything]) != 1:
         raise ConfigError("fedclass site forget: give the name of a class, --image, --older-than, or --all")
-    folders = _federations(store, key)
-    if federation is not None:
-        known = [folder.root.name for folder in folders]
-        if federation not in known:
-            raise ConfigError(f"--federation {federation}: not in {store}; there are {', '.join(known) or 'none'}")
-        folders = [folder for folder in folders if folder.root.name == federation]
-    if label is not None:
-        classes = sorted({name for folder in folders for name in folder.classes()})
-        folders = [folder for folder in folders if label in folder.classes()]
-        if not folders:
-            raise ConfigError(f"{store}: nothing is kept of class {label!r}; there are {', '.join(classes) or 'none'}")
+    folders = _chosen(_federations(store, key), store, federation, label)
     digests = {digest for file in image or [] for digest in digests_of(file)}
 
     def delete(folder: "FederationFolder") -> int:
@@ -161,6 +151,24 @@ def forget(
             gone = delete(folder)
         verb = "are" if image else "is"
         console.print(f"{folder.root.name}: {what} {verb} deleted, {gone} exemplars", highlight=False, markup=False)
+
+
+def _chosen(
+    folders: "list[FederationFolder]", store: Path, federation: str | None, label: str | None
+) -> "list[FederationFolder]":
+    """Those of the federation, if one is named, that keep anything of the class, if one is named."""
+    if federation is not None:
+        known = [folder.root.name for folder in folders]
+        if federation not in known:
+            raise ConfigError(f"--federation {federation}: not in {store}; there are {', '.join(known) or 'none'}")
+        folders = [folder for folder in folders if folder.root.name == federation]
+    if label is None:
+        return folders
+    found = [folder for folder in folders if label in folder.classes()]
+    if not found:
+        classes = sorted({name for folder in folders for name in folder.classes()})
+        raise ConfigError(f"{store}: nothing is kept of class {label!r}; there are {', '.join(classes) or 'none'}")
+    return found
 
 
 def _federations(store: Path, key: Path | None) -> "list[FederationFolder]":

@@ -26,9 +26,9 @@ def watch(
     Example:  fedclass watch runs/mine
     """
     from fedclass.cli.display import State, display
-    from fedclass.runs.find import runs_at
+    from fedclass.runs.find import find_all
 
-    roots = runs_at(run)
+    roots = find_all([run], waiting=True)
     names = [str(root.relative_to(run)) if root != run else run.resolve().name for root in roots]
     with State(names) if once else display(names) as shown:
         finished = _follow(roots, shown, once=once)

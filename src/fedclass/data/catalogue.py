@@ -1,6 +1,5 @@
 """The data sets that come along: what they are, which files they need, and how they become arrays."""
 
-import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from fedclass.data.source import (
 )
 from fedclass.errors import ConfigError, DataError
 from fedclass.rng import seed_streams, streams_restored
-from fedclass.usercode import imported
+from fedclass.usercode import imported, reason
 
 DIGITS = tuple("0123456789")
 
@@ -153,9 +152,7 @@ def call_user_loader(source: Source, wanted: Wanted) -> ImageSet:
             seed_streams(0, "user code", "data")
             found = load_own(**given)
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        reason = f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
-        raise DataError(f"data.name: {source.name!r} failed: {reason}") from error
+        raise DataError(f"data.name: {source.name!r} failed: {reason(error)}") from error
     if not isinstance(found, Mapping):
         raise DataError(
             f"data.name: {source.name!r} returned a {type(found).__name__}; it must return a dict with x_train, "

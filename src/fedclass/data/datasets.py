@@ -6,7 +6,6 @@
 Files are looked for in `cache_folder() / name` unless a path is given; `fedclass data fetch NAME` puts them there.
 """
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from fedclass.data.source import (
     data_folder,
 )
 from fedclass.errors import ConfigError, DataError
+from fedclass.schema import did_you_mean
 
 
 def find_source(name: str) -> Source:
@@ -34,9 +34,8 @@ def find_source(name: str) -> Source:
         return DATASETS[name]
     if ":" in name:
         return Source(name=name, read=call_user_loader, description="your own code", remark="Yours.")
-    near = difflib.get_close_matches(name, DATASETS, n=1)
-    known = f"known are {', '.join(DATASETS)}, or package.module:function"
-    raise ConfigError(f"data.name: unknown data set {name!r}; {f'did you mean {near[0]!r}?' if near else known}")
+    hint = did_you_mean(name, DATASETS) or f"known are {', '.join(DATASETS)}, or package.module:function"
+    raise ConfigError(f"data.name: unknown data set {name!r}; {hint}")
 
 
 def load(

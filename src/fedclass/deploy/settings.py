@@ -1,14 +1,16 @@
 """What the owner of a site decides: where its images are, what it keeps, what it tells, what it runs."""
 
-import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, StrictBool
 
 from fedclass.errors import ConfigError
 from fedclass.experiment.setup import check_device
+from fedclass.schema import read_table
 
 Announce = Literal["names", "rounded", "exact"]
 
@@ -33,13 +35,13 @@ class SiteSettings:
     data: Path
     store: Path
     announce: Announce = "rounded"
-    holdout: float = 0.1
-    evaluate: bool = True
+    holdout: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.1
+    evaluate: StrictBool = True
     device: str = "auto"
     allow: tuple[str, ...] = ()
-    max_exemplars: int | None = None
-    retention_days: int = 0
-    min_images: int = 0
+    max_exemplars: Annotated[int, Field(strict=True, ge=0)] | None = None
+    retention_days: Annotated[int, Field(strict=True, ge=0)] = 0
+    min_images: Annotated[int, Field(strict=True, ge=0)] = 0
     store_key: Path | None = None
 
     def __post_init__(self) -> None:
@@ -57,14 +59,6 @@ class SiteSettings:
             raise ConfigError(
                 f"site {self.name}: store = {self.store}: lies within data, where folders are classes; move it out"
             )
-        if self.announce not in get_args(Announce):
-            options = ", ".join(get_args(Announce))
-            raise ConfigError(f"site {self.name}: announce = {self.announce!r}: must be one of {options}")
-        if not 0 <= self.holdout < 1:
-            raise ConfigError(f"site {self.name}: holdout = {self.holdout}: must be from 0 (none) to below 1")
-        for key in ("max_exemplars", "retention_days", "min_images"):
-            if (getattr(self, key) or 0) < 0:
-                raise ConfigError(f"site {self.name}: {key} = {getattr(self, key)}: must be a whole number from 0 on")
         for allowed in self.allow:
             if not re.fullmatch(r"[\w.]+:\w+", allowed):
                 raise ConfigError(f"site {self.name}: allow = {allowed!r}: write package.module:name")
@@ -73,33 +67,14 @@ class SiteSettings:
     @classmethod
     def read(cls, mapping: Mapping[str, Any]) -> Self:
         """From a node's configuration: flat, kebab-case keys, plain values; `allow` is separated by commas."""
-        kinds: dict[str, tuple[type, ...]] = {
-            "holdout": (int, float),
-            "evaluate": (bool,),
-            **dict.fromkeys(("max_exemplars", "retention_days", "min_images"), (int,)),
-        }
-        known = [field.name for field in fields(cls)]
-        given: dict[str, Any] = {}
-        for key, value in mapping.items():
-            name = key.replace("-", "_")
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-                raise ConfigError(f"site: unknown setting {key!r}; {hint}")
-            wanted = kinds.get(name, (str,))
-            if type(value) not in wanted:
-                what = {bool: "true or false", str: 'text, in "quotes"'}.get(wanted[0], "a number")
-                raise ConfigError(f"site: {key} = {value!r}: must be {what}")
-            given[name] = value
-        for name in ("name", "data", "store"):
-            if not given.get(name):
-                raise ConfigError(f'site: {name} is missing; set it in the node\'s configuration, as {name}="..."')
+        table = {key.replace("-", "_"): value for key, value in mapping.items()}
         for name in ("data", "store", "store_key"):
-            if name in given:
-                given[name] = _path(given[name], name)
-        if "allow" in given:
-            given["allow"] = tuple(part.strip() for part in given["allow"].split(",") if part.strip())
-        return cls(**given)
+            if isinstance(table.get(name), str):
+                table[name] = _path(table[name], name)
+        if isinstance(table.get("allow"), str):
+            table["allow"] = tuple(part.strip() for part in table["allow"].split(",") if part.strip())
+        settings: Self = read_table(cls, table, "site")
+        return settings
 
 
 def _path(text: str, name: str) -> Path:

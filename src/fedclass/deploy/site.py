@@ -4,8 +4,6 @@ The work itself is `federation.client.Client`'s, as in a simulation. What is par
 come from, and that nothing which the server sends is believed.
 """
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,10 +32,11 @@ from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.runner import one_thread
 from fedclass.federation.client import Client
 from fedclass.federation.evaluate import confusion
-from fedclass.federation.job_checks import failures_named
+from fedclass.federation.hooks import failures_named
 from fedclass.federation.store import ClientState
 from fedclass.federation.train_settings import chosen_device
 from fedclass.rng import seed_streams, streams_restored
+from fedclass.schema import json_sha256
 from fedclass.wire import Announcement, Job, Plan, Update, Weights, sha256
 
 if TYPE_CHECKING:  # needs cryptography
@@ -286,7 +285,7 @@ class Site:
         test = _test_images(plan, holdings)
         if self.settings.evaluate and bool((test.labels >= 0).any()):
             made = accepted.experiment
-            with failures_named(job):
+            with failures_named(job.where, made.method):
                 model = accepted.build().to(chosen_device(made.train.device))
                 model.load(job.weights)
                 seed = made.seed_of("training")
@@ -330,7 +329,7 @@ def _identity(plan: Plan, job: Job) -> str:
         [plan.mean, plan.std, plan.image, plan.classes, plan.task_sizes],
         [None if part is None else sha256(part) for part in weights],
     ]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return json_sha256(parts)
 
 
 def _stream(

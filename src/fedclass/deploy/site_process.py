@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,7 +27,7 @@ from fedclass.deploy.site_store import federations
 from fedclass.engines.flower.frames import Frame
 from fedclass.errors import ConfigError
 from fedclass.runs.layout import write_atomically
-from fedclass.schema import read_table
+from fedclass.schema import read_table, read_toml
 
 PAUSES = (2.0, 5.0, 10.0, 20.0)  # seconds before it is started again; the last one from then on
 LONG = 60.0  # seconds after which a start counts as one that has worked
@@ -58,11 +57,9 @@ class NodeSettings:
     @classmethod
     def read(cls, path: Path) -> "NodeSettings":
         try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
+            table = read_toml(path)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: not a TOML file: {error}") from error
         for key in ("superlink", "site"):
             if key not in table:
                 raise ConfigError(f"{path}: {key} is missing; docs/deploy.md shows such a file")

@@ -17,10 +17,10 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -28,16 +28,26 @@ from filelock import FileLock
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+import fedclass
+from fedclass.deploy.ledger import Entry, Forgotten, KeptState, today
 from fedclass.errors import ClientError
 from fedclass.federation.store import Kept
 from fedclass.models.weights import plain
 from fedclass.runs.layout import write_atomically
+from fedclass.schema import json_sha256, read_record
 from fedclass.wire import Tensors, Weights, sha256
 
-if TYPE_CHECKING:  # needs cryptography, which a store that is not encrypted can do without
-    from fedclass.deploy.sealed import Seal
-from fedclass.deploy.ledger import Entry, Forgotten, KeptState, today
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
+    # needs cryptography, which a store that is not encrypted can do without
+    from fedclass.deploy.sealed import Seal
+
+LOST = {  # with a file, by how its name begins
+    "state": "exemplars are then chosen anew from the images that are still there",
+    "task": "its images then count as new",
+    "forgotten": "the classes it names may then come back",
+}
 STATES = 3  # of the last tasks, or rounds: a server may go back to an earlier checkpoint
 ATTACHED = 2  # of each kind
 OWNER_ONLY = 0o600
@@ -45,6 +55,43 @@ SEALED = b"fedclass sealed 1\n"  # how an encrypted file begins
 
 Arrival = tuple[str, str]  # class, SHA-256 of the pixels
 Attachment = Literal["teacher", "broadcast"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Owner:
+    site: str
+
+
+@dataclass(frozen=True)
+class _Arrivals:
+    task: int
+    arrivals: list[Arrival]
+
+
+@dataclass(frozen=True)
+class _AboutState:
+    """Of the exemplars in the same file."""
+
+    tasks: int
+    classes: tuple[str, ...]
+    ledger: tuple[Entry, ...]
+    made_with: str
+    model_classes: int = 0
+    version: str = ""  # of fedclass; older ones have none
+
+
+@dataclass(frozen=True)
+class _AboutMethod:
+    """Of the method's tensors in the same file."""
+
+    model_classes: int
+
+
+@dataclass(frozen=True)
+class _AllForgotten:
+    classes: list[Forgotten] = field(default_factory=list)
+    images: list[str] = field(default_factory=list)
 
 
 def federations(store: Path, seal: "Seal | None" = None) -> list["FederationFolder"]:
@@ -60,8 +107,8 @@ class FederationFolder:
         """Two sites with one store would take each other's exemplars for their own."""
         owner = self.root / "site.json"
         if not owner.exists():
-            self._write_json(owner, {"site": site})
-        elif (found := self._read_json(owner)["site"]) != site:
+            self._write_json(owner, _Owner(site))
+        elif (found := self._read_json(owner, _Owner).site) != site:
             raise ClientError(f"site {site}: {self.root} belongs to site {found}; give every site a store of its own")
 
     @contextlib.contextmanager
@@ -92,13 +139,13 @@ class FederationFolder:
         return {arrival for number in self.tasks() if number < task for arrival in self._listed(number)}
 
     def fix_arrivals(self, task: int, arrivals: Sequence[Arrival]) -> None:
-        self._write_json(self._task(task), {"task": task, "arrivals": arrivals})
+        self._write_json(self._task(task), _Arrivals(task, list(arrivals)))
 
     def _task(self, task: int) -> Path:
         return self.root / f"task-{task:04d}.json"
 
     def _listed(self, task: int) -> list[Arrival]:
-        return [(label, digest) for label, digest in self._read_json(self._task(task))["arrivals"]]
+        return self._read_json(self._task(task), _Arrivals).arrivals
 
     # Exemplars.
 
@@ -109,12 +156,12 @@ class FederationFolder:
     def state(self, tasks: int) -> KeptState:
         path = self._state(tasks)
         try:
-            content, tensors = _opened(self._read(path))
-            ledger = tuple(Entry(**entry) for entry in content["ledger"])
+            content, tensors = _whole(self._read(path))
+            about = _understood(path, content)
             images = tensors.pop("images").numpy()
-            rows = Kept(tensors, content.get("model_classes", 0))
-            return KeptState(content["tasks"], tuple(content["classes"]), ledger, images, content["made_with"], rows)
-        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            rows = Kept(tensors, about.model_classes)
+            return KeptState(about.tasks, about.classes, about.ledger, images, about.made_with, rows)
+        except (OSError, SafetensorError, ValueError, KeyError) as error:
             raise self._damaged(path, error) from error
 
     def save_state(self, state: KeptState) -> None:
@@ -127,15 +174,11 @@ class FederationFolder:
             self._state(tasks).unlink()
 
     def _write_state(self, state: KeptState) -> None:
-        content = {
-            "tasks": state.tasks,
-            "classes": state.classes,
-            "ledger": [asdict(entry) for entry in state.ledger],
-            "made_with": state.made_with,
-            "model_classes": state.rows.classes,
-        }
+        about = _AboutState(
+            state.tasks, state.classes, state.ledger, state.made_with, state.rows.classes, fedclass.__version__
+        )
         images = torch.from_numpy(np.ascontiguousarray(state.images))
-        self._write(self._state(state.tasks), _closed(content, {"images": images, **state.rows.tensors}))
+        self._write(self._state(state.tasks), _closed(about, {"images": images, **state.rows.tensors}))
 
     def _state(self, tasks: int) -> Path:
         return self.root / f"state-{tasks - 1:04d}.safetensors"
@@ -149,9 +192,9 @@ class FederationFolder:
             return Kept()
         path = self._method(*earlier[-1])
         try:
-            content, tensors = _opened(self._read(path))
-            return Kept(tensors, content["model_classes"])
-        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            about, tensors = _opened(self._read(path), _AboutMethod)
+            return Kept(tensors, about.model_classes)
+        except (OSError, SafetensorError, ValueError, KeyError) as error:
             raise self._damaged(path, error) from error
 
     def save_method_state(self, task: int, round: int, kept: Kept) -> None:
@@ -159,7 +202,7 @@ class FederationFolder:
         for at in self._method_states():
             if at > (task, round):
                 self._method(*at).unlink()
-        self._write(self._method(task, round), _closed({"model_classes": kept.classes}, kept.tensors))
+        self._write(self._method(task, round), _closed(_AboutMethod(kept.classes), kept.tensors))
         for at in self._method_states()[:-STATES]:
             self._method(*at).unlink()
 
@@ -199,17 +242,18 @@ class FederationFolder:
     # What the owner has had deleted.
 
     def forgotten(self) -> list[Forgotten]:
-        path = self.root / "forgotten.json"
-        return [Forgotten(**entry) for entry in self._read_json(path)["classes"]] if path.exists() else []
+        return self._forgotten().classes
 
     def forgotten_images(self) -> list[str]:
         """SHA-256 of the pixels."""
+        return self._forgotten().images
+
+    def _forgotten(self) -> "_AllForgotten":
         path = self.root / "forgotten.json"
-        return list(self._read_json(path).get("images", [])) if path.exists() else []
+        return self._read_json(path, _AllForgotten) if path.exists() else _AllForgotten()
 
     def _note_forgotten(self, classes: Sequence[Forgotten], images: Sequence[str]) -> None:
-        noted = {"classes": [asdict(entry) for entry in classes], "images": sorted(images)}
-        self._write_json(self.root / "forgotten.json", noted)
+        self._write_json(self.root / "forgotten.json", _AllForgotten(list(classes), sorted(images)))
         for part in self.root.glob("*.part"):  # of a write that a crash has ended
             part.unlink()
 
@@ -273,7 +317,7 @@ class FederationFolder:
             exemplars.append({"class": label, "count": len(of_class), "task": first.task, "date": first.date})
         return {
             "federation": self.root.name,
-            "site": self._read_json(self.root / "site.json")["site"],
+            "site": self._read_json(self.root / "site.json", _Owner).site,
             "tasks": [{"task": task, "images": len(self.arrivals(task) or ())} for task in self.tasks()],
             "exemplars": exemplars,
             "method": [self._method(*at).stat().st_size for at in self._method_states()],
@@ -315,50 +359,58 @@ class FederationFolder:
             self._write(path, path.read_bytes())
         return len(found)
 
-    def _write_json(self, path: Path, content: Mapping[str, Any]) -> None:
-        whole = {"sha256": _json_digest(content), **content}
-        self._write(path, json.dumps(whole, indent=1).encode())
+    def _write_json(self, path: Path, record: "DataclassInstance") -> None:
+        content = asdict(record)
+        self._write(path, json.dumps({"sha256": json_sha256(content), **content}, indent=1).encode())
 
-    def _read_json(self, path: Path) -> dict[str, Any]:
+    def _read_json(self, path: Path, kind: type[T]) -> T:
         try:
-            content: dict[str, Any] = json.loads(self._read(path))
-            if content.pop("sha256") != _json_digest(content):
+            content = read_record(dict[str, Any], json.loads(self._read(path)))
+            if content.pop("sha256") != json_sha256(content):
                 raise ValueError("it does not match its SHA-256")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            return read_record(kind, content)
+        except (OSError, ValueError, KeyError) as error:
             raise self._damaged(path, error) from error
-        return content
 
     def _damaged(self, path: Path, error: Exception) -> ClientError:
-        lost = {
-            "state": "exemplars are then chosen anew from the images that are still there",
-            "task": "its images then count as new",
-            "forgotten": "the classes it names may then come back",
-        }.get(path.name.split("-")[0].split(".")[0], "it is then written anew")
+        lost = LOST.get(path.name.split("-")[0].split(".")[0], "it is then written anew")
         return ClientError(f"{path}: damaged ({error}); restore it from a backup, or remove it ({lost})")
 
 
 def _metadata(data: bytes) -> dict[str, str]:
     """Of a safetensors file."""
-    found: dict[str, str] = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
-    return found
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return read_record(dict[str, dict[str, Any]], header)["__metadata__"]
 
 
-def _json_digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _closed(content: Mapping[str, Any], tensors: Tensors) -> bytes:
+def _closed(about: "DataclassInstance", tensors: Tensors) -> bytes:
     """A safetensors file that says its own SHA-256."""
-    text, plain_tensors = json.dumps(content), {name: plain(tensor) for name, tensor in tensors.items()}
+    text, plain_tensors = json.dumps(asdict(about)), {name: plain(tensor) for name, tensor in tensors.items()}
     return save(plain_tensors, {"content": text, "sha256": _digest(text, plain_tensors)})
 
 
-def _opened(data: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def _opened(data: bytes, kind: type[T]) -> tuple[T, dict[str, torch.Tensor]]:
+    content, tensors = _whole(data)
+    return read_record(kind, content), tensors
+
+
+def _whole(data: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     metadata, tensors = _metadata(data), load(data)
     if _digest(metadata["content"], tensors) != metadata["sha256"]:
         raise ValueError("it does not match its SHA-256")
-    content: dict[str, Any] = json.loads(metadata["content"])
-    return content, tensors
+    return read_record(dict[str, Any], json.loads(metadata["content"])), tensors
+
+
+def _understood(path: Path, content: dict[str, Any]) -> _AboutState:
+    """Of a state that is whole, as its hash says; what cannot be read then is another version's."""
+    try:
+        return read_record(_AboutState, content)
+    except ValueError as error:
+        version = content.get("version", "of an older version")
+        raise ClientError(
+            f"{path}: was written by fedclass {version}, and fedclass {fedclass.__version__} cannot read it ({error}); "
+            f"go back to that version, or remove it ({LOST['state']})"
+        ) from error
 
 
 def _digest(text: str, tensors: Tensors) -> str:

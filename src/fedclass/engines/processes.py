@@ -251,7 +251,7 @@ def _received(worker: _Worker) -> _Answer | None:
 def _why(process: BaseProcess) -> str:
     code = process.exitcode or 0
     if code < 0:
-        return f"signal {-code}; if memory is short, use fewer --workers"
+        return f"signal {-code}; if memory is short, use fewer workers"
     return f"exit code {code}, for what it printed"
 
 

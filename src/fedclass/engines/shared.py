@@ -9,6 +9,7 @@ from multiprocessing import reduction
 from typing import Generic, Protocol, TypeVar
 
 from fedclass.errors import RunError
+from fedclass.usercode import pickled
 
 T = TypeVar("T", covariant=True)
 ALIGNED = 64  # bytes
@@ -22,7 +23,7 @@ class Shared(Generic[T]):
 
     def __init__(self, value: T) -> None:
         buffers: list[pickle.PickleBuffer] = []
-        self._frame = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        self._frame = pickled(value, buffers.append)
         self._places: list[tuple[int, int]] = []
         end = 0
         for buffer in buffers:
@@ -38,7 +39,7 @@ class Shared(Generic[T]):
         except OSError as error:
             raise RunError(
                 f"cannot put {self._size / 1e6:.0f} MB of data where all workers see them ({error.strerror}); "
-                "free some memory, or use --engine inprocess"
+                "free some memory, or use the engine inprocess"
             ) from error
 
     def open(self) -> T:

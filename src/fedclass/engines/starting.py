@@ -33,6 +33,16 @@ def new_process(target: Callable[..., None], *args: object, daemon: bool = False
     return process
 
 
+def be_nice(by: int) -> None:
+    """Let other programs go first: this process, for as long as it lives, and all that it will start."""
+    if not 0 <= by <= 19:
+        raise ConfigError(f"nice = {by}: must be from 0 to 19")
+    if by and not hasattr(os, "nice"):
+        raise ConfigError("nice: this system has no such thing; leave it out")
+    if by:
+        os.nice(by)
+
+
 def leave_if_unguarded() -> None:
     """To be called before a run starts: a new process that gets here while it imports the main script ends at once.
 

@@ -15,11 +15,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+import fedclass
 from fedclass.data.memory import Exemplars
 from fedclass.errors import RunError
 from fedclass.federation.store import ClientState, Kept
 from fedclass.models.weights import plain
 from fedclass.runs.layout import write_atomically
+from fedclass.schema import json_sha256, read_record
 from fedclass.wire import Tensors, Weights
 
 KEPT = 2  # checkpoints of a run; the older ones are for the case that the newest is damaged
@@ -69,6 +71,36 @@ class Checkpoint:
     made_with: Mapping[str, Any]
 
 
+class OtherVersion(RunError):  # noqa: N818
+    """A checkpoint that is whole, and that this version does not understand."""
+
+    def __init__(self, path: Path, content: Mapping[str, Any], error: Exception) -> None:
+        made_with = content.get("made_with")
+        version = made_with.get("version") if isinstance(made_with, dict) else None
+        super().__init__(
+            f"{path}: was written by fedclass {version or 'of another version'}, and fedclass "
+            f"{fedclass.__version__} cannot read it "
+            f"({error}); go on with that version, or begin another run"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """NUMBER.json of a checkpoint: all but the tensors, and the names of the files that have these."""
+
+    task: int
+    round: int
+    files: dict[str, str]
+    confusions: list[list[list[int]]]
+    validations: list[list[list[int]]] = field(default_factory=list)  # older ones have none
+    reached: list[int]
+    totals: Totals
+    before_task: Totals
+    registry: dict[str, Any] = field(default_factory=dict)  # older ones have none
+    events: int
+    made_with: dict[str, Any]
+
+
 class Checkpoints:
     """A folder of them. NUMBER.json, written last, names the files that belong to it; their names have their hashes.
 
@@ -96,23 +128,24 @@ class Checkpoints:
         copy = number % KEPT
         if copy not in self._clients or self._clients[copy][0] != changes:
             self._clients[copy] = changes, self._write("clients", _clients_to_tensors(clients), copy)
-        content = {
-            "task": state.task,
-            "round": state.round,
-            "files": {
+        manifest = Manifest(
+            task=state.task,
+            round=state.round,
+            files={
                 "clients": self._clients[copy][1],
                 "models": self._write("models", _models_to_tensors(state), copy),
             },
-            "confusions": [counts.tolist() for counts in state.confusions],
-            "validations": [counts.tolist() for counts in state.validations],
-            "reached": sorted(state.reached),
-            "totals": asdict(state.totals),
-            "before_task": asdict(state.before_task),
-            "registry": dict(state.registry),
-            "events": events,
-            "made_with": dict(made_with),
-        }
-        write_atomically(self._path(number), json.dumps({"sha256": _digest(_canonical(content)), **content}))
+            confusions=[counts.tolist() for counts in state.confusions],
+            validations=[counts.tolist() for counts in state.validations],
+            reached=sorted(state.reached),
+            totals=state.totals,
+            before_task=state.before_task,
+            registry=dict(state.registry),
+            events=events,
+            made_with=dict(made_with),
+        )
+        content = asdict(manifest)
+        write_atomically(self._path(number), json.dumps({"sha256": json_sha256(content), **content}))
         self._unusable.discard(number)
         self._forget_all_but([*numbers, number][-KEPT:])
 
@@ -127,27 +160,34 @@ class Checkpoints:
     def load(self, number: int) -> Checkpoint:
         path = self._path(number)
         try:
-            content = json.loads(path.read_bytes())
-            if content.pop("sha256") != _digest(_canonical(content)):
+            content = read_record(dict[str, Any], json.loads(path.read_bytes()))
+            if content.pop("sha256") != json_sha256(content):
                 raise ValueError("its content does not match its SHA-256")
-            clients, models = (self._read(content["files"][kind]) for kind in ("clients", "models"))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError) as error:
+            raise RunError(f"{path}: this checkpoint is damaged ({error})") from error
+        try:
+            manifest = read_record(Manifest, content)
+        except ValueError as error:  # it is whole, as its hash says
+            raise OtherVersion(path, content, error) from error
+        try:
+            clients, models = (self._read(manifest.files[kind]) for kind in ("clients", "models"))
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise RunError(f"{path}: this checkpoint is damaged ({error})") from error
         state = State(
-            task=content["task"],
-            round=content["round"],
+            task=manifest.task,
+            round=manifest.round,
             weights=_part(models, "weights") or None,
             last=_part(models, "last") or None,
             method=_part(models, "method"),
             optimizer=_part(models, "optimizer"),
-            confusions=[np.array(counts, np.int64) for counts in content["confusions"]],
-            reached=frozenset(content["reached"]),
-            totals=Totals(**content["totals"]),
-            before_task=Totals(**content["before_task"]),
-            registry=content.get("registry", {}),  # older ones have none
-            validations=[np.array(counts, np.int64) for counts in content.get("validations", [])],
+            confusions=[np.array(counts, np.int64) for counts in manifest.confusions],
+            reached=frozenset(manifest.reached),
+            totals=manifest.totals,
+            before_task=manifest.before_task,
+            registry=manifest.registry,
+            validations=[np.array(counts, np.int64) for counts in manifest.validations],
         )
-        return Checkpoint(state, _clients_from_tensors(clients), content["events"], content["made_with"])
+        return Checkpoint(state, _clients_from_tensors(clients), manifest.events, manifest.made_with)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:08d}.json"
@@ -179,10 +219,6 @@ class Checkpoints:
         for path in self.folder.glob("*.safetensors"):
             if path.name not in needed:
                 path.unlink()
-
-
-def _canonical(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content, sort_keys=True).encode()
 
 
 def _digest(content: bytes) -> str:

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -21,10 +22,11 @@ from fedclass.federation.server_optimizer import ServerSettings
 from fedclass.federation.train_settings import TrainSettings
 from fedclass.methods import METHODS, Method
 from fedclass.methods.base import can_be_balanced, parameters
-from fedclass.methods.declare import check_declared
+from fedclass.methods.declare import Declaration, check_declared, found
 from fedclass.models.build import build_model
 from fedclass.models.head import HeadInit
 from fedclass.models.incremental import IncrementalModel
+from fedclass.usercode import reason, remember
 
 MEASURED = "measured"
 LARGEST_SIDE = 4096  # pixels
@@ -158,11 +160,11 @@ class Experiment:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     method_name: str = "fedclass"
     method: Method = field(default_factory=METHODS["fedclass"])
+    objects: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)  # those that no module has
 
     def __post_init__(self) -> None:
         check_parameters(type(self.method), where=f"method: {self.method_name!r}")
-        declared = self.method.declare()
-        check_declared(declared, where=f"method: {self.method_name!r}")
+        declared = _declared(self.method, where=f"method: {self.method_name!r}")
         if declared.assumes_sgd and not self.optimizer.plain:
             raise ConfigError(
                 f"[optimizer]: {self.method_name} ({self.method.variant_name}) computes with steps of SGD; set "
@@ -177,6 +179,11 @@ class Experiment:
             raise ConfigError("[faults] stragglers: with train.local_epochs = 1 nobody can do fewer; raise it")
         if declared.replay in ("none", "all") and self.memory.keeps:  # so that a stored recipe says what was kept
             object.__setattr__(self, "memory", replace(self.memory, per_client=0, per_class=None))
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """In another process: what cannot be imported there is found under the same name."""
+        self.__dict__.update(state)
+        remember(self.objects)
 
     def seed_of(self, purpose: Purpose) -> int:
         own: int | None = getattr(self.seeds, purpose)
@@ -219,6 +226,19 @@ SECTIONS: dict[str, type[Any]] = {
     "faults": FaultSettings,
     "evaluation": EvaluationSettings,
 }
+
+
+def _declared(method: Method, *, where: str) -> Declaration:
+    try:
+        declared = method.declare()
+    except Exception as error:  # it is the user's code: anything may come out of it
+        raise ConfigError(f"{where}: {type(method).__name__}.declare: {reason(error)}") from error
+    if not isinstance(declared, Declaration):
+        raise ConfigError(
+            f"{where}: {type(method).__name__}.declare: must return a Declaration; it returned {found(declared)}"
+        )
+    check_declared(declared, where=where)
+    return declared
 
 
 def check_parameters(kind: type[Method], *, where: str) -> None:

@@ -1,17 +1,20 @@
 """Grids of experiments: methods or settings as they are typed, times seeds."""
 
 import hashlib
+import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from itertools import product
 from pathlib import Path
 
 from fedclass.errors import ConfigError
 from fedclass.experiment.config import Experiment
-from fedclass.experiment.recipe import load
-from fedclass.methods import METHODS
+from fedclass.experiment.recipe import as_override, load, typed_overrides
+from fedclass.methods import METHODS, Method
+from fedclass.methods.base import parameters
 
+OPENING = '[{"'  # brackets and quotes bind what is between commas
 MOST_SEEDS = 1000  # in a range; more is a slip of the keyboard
 PART = re.compile(r'(?:\[[^]]*\]|\{[^}]*\}|"[^"]*"|[^,])+')  # what stands between commas; brackets and quotes bind
 
@@ -21,7 +24,7 @@ class Choice:
     """One setting of a grid: its name as typed, and what it changes in the recipe."""
 
     name: str
-    method: str | None
+    method: str | type[Method] | Method | None
     overrides: tuple[str, ...] = ()
 
 
@@ -40,7 +43,25 @@ class Member:
 
 def read_methods(text: str) -> list[Choice]:
     """`fedavg,fedclass:paper:beta=8,my.module:Mine:mu=0.1`: what follows a name is its variant, or a parameter."""
-    return [_read_method(entry) for entry in _parts(text, f"--methods {text}")]
+    return [_read_method(entry) for entry in _parts(text, f"methods {text}")]
+
+
+def methods_given(methods: str | Sequence[str | type[Method] | Method]) -> list[Choice]:
+    """As typed, or one by one: names, classes, and objects with their parameters."""
+    if isinstance(methods, str):
+        return read_methods(methods)
+    if not isinstance(methods, Sequence) or not methods:
+        raise ConfigError(f"methods = {methods!r}: give a list of them, such as ['fedavg', 'fedclass:beta=8']")
+    return [_read_method(one) if isinstance(one, str) else _own_method(one) for one in methods]
+
+
+def _own_method(method: type[Method] | Method) -> Choice:
+    """Under the name of its class, and of those parameters that are not the default."""
+    e = load(None, method=method)
+    needs_some = any(f.default is MISSING and f.default_factory is MISSING for f in fields(e.method))
+    usual = {} if needs_some else parameters(type(e.method)())
+    changed = {name: value for name, value in parameters(e.method).items() if name not in usual or value != usual[name]}
+    return Choice(":".join([e.method_name, *(as_override(*item) for item in changed.items())]), method)
 
 
 def _read_method(entry: str) -> Choice:
@@ -48,30 +69,35 @@ def _read_method(entry: str) -> Choice:
     named = 1 if words[0] in METHODS else 2  # a user's own is package.module:Class
     details = words[named:]
     if not all(details):
-        raise ConfigError(f"--methods {entry}: write a variant or key=value after each colon, as in fedclass:beta=8")
+        raise ConfigError(f"methods {entry}: write a variant or key=value after each colon, as in fedclass:beta=8")
     overrides = tuple(f"method.{word}" if "=" in word else f"method.variant={word}" for word in details)
     return Choice(entry, ":".join(words[:named]), overrides)
 
 
-def read_sweep(settings: Sequence[str], *, method: str | None = None) -> list[Choice]:
-    """Every combination of `method.beta=1,3`, `train.rounds=2`, ...: commas between values, a list in brackets."""
+def read_sweep(
+    settings: Sequence[str] | Mapping[str, object], *, method: str | type[Method] | Method | None = None
+) -> list[Choice]:
+    """Every combination of `method.beta=1,3`, `train.rounds=2`, ...: commas between values, a list in brackets.
+
+    As a mapping: {"method.beta": [1, 3], "train.rounds": 2}.
+    """
+    if isinstance(settings, Mapping):
+        settings = [_typed(key, value) for key, value in settings.items()]
     keys: dict[str, list[str]] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
         key = key.strip()
         if not equals or not key:
-            raise ConfigError(f"--set {setting}: write it as table.key=value,value, such as method.beta=1,3")
+            raise ConfigError(f"{setting}: write it as table.key=value,value, such as method.beta=1,3")
         if key == "seed":
-            raise ConfigError(f"--set {setting}: seeds make no rows of their own; write --seeds {text}")
+            raise ConfigError(f"{setting}: seeds make no rows of their own; give them as seeds, {text}")
         if key in keys:
-            raise ConfigError(f"--set {setting}: {key} is there twice; give all its values at once, {key}=1,3")
-        keys[key] = _parts(text, f"--set {setting}")
+            raise ConfigError(f"{setting}: {key} is there twice; give all its values at once, {key}=1,3")
+        keys[key] = _parts(text, f"{setting}")
         if len(set(keys[key])) < len(keys[key]):
-            raise ConfigError(
-                f"--set {setting}: a value is there twice; a list is one value in brackets, such as [5,5]"
-            )
+            raise ConfigError(f"{setting}: a value is there twice; a list is one value in brackets, such as [5,5]")
     if not any(len(values) > 1 for values in keys.values()):
-        raise ConfigError("nothing to sweep: give a key several values, such as --set method.beta=0,1,3")
+        raise ConfigError("nothing to sweep: give a key several values, such as method.beta=0,1,3")
     choices = []
     for combination in product(*keys.values()):
         overrides = [f"{key}={value}" for key, value in zip(keys, combination, strict=True)]
@@ -80,25 +106,37 @@ def read_sweep(settings: Sequence[str], *, method: str | None = None) -> list[Ch
     return choices
 
 
-def read_seeds(text: str) -> list[int]:
-    """0,1,2 or 0-2 or 0-2,7."""
+def _typed(key: str, values: object) -> str:
+    several = list(values) if isinstance(values, list | tuple | range) else [values]
+    texts = [as_override(key, value).partition("=")[2] for value in several]
+    return f"{key}={','.join(json.dumps(text) if ',' in text and text[0] not in OPENING else text for text in texts)}"
+
+
+def read_seeds(given: str | int | Iterable[int]) -> list[int]:
+    """0,1,2 or 0-2 or 0-2,7; or numbers."""
+    text = str(given) if isinstance(given, str | int) else ",".join(map(str, given))
     seeds: list[int] = []
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
         if found is None:
-            raise ConfigError(f"--seeds {text}: write whole numbers from 0 on, such as 0,1,2 or 0-4")
+            raise ConfigError(f"seeds {text}: write whole numbers from 0 on, such as 0,1,2 or 0-4")
         first = int(found[1])
         last = first if found[2] is None else int(found[2])
         if not first <= last < first + MOST_SEEDS:
-            raise ConfigError(f"--seeds {text}: {part.strip()} must rise, and hold at most {MOST_SEEDS} seeds")
+            raise ConfigError(f"seeds {text}: {part.strip()} must rise, and hold at most {MOST_SEEDS} seeds")
         seeds += range(first, last + 1)
     if len(set(seeds)) < len(seeds):
-        raise ConfigError(f"--seeds {text}: each may be named once only")
+        raise ConfigError(f"seeds {text}: each may be named once only")
     return seeds
 
 
 def expand(
-    recipe: str | None, choices: Sequence[Choice], *, overrides: Sequence[str] = (), seeds: Sequence[int], root: Path
+    recipe: str | None,
+    choices: Sequence[Choice],
+    *,
+    overrides: Sequence[str] | Mapping[str, object] = (),
+    seeds: Sequence[int],
+    root: Path,
 ) -> list[Member]:
     """All runs, a choice after the other, each with a directory below `root` that depends on its name and seed alone.
 
@@ -107,7 +145,7 @@ def expand(
     members = []
     for choice in choices:
         for seed in seeds:
-            experiment = load(recipe, [*overrides, *choice.overrides], method=choice.method, seed=seed)
+            experiment = load(recipe, [*typed_overrides(overrides), *choice.overrides], method=choice.method, seed=seed)
             members.append(Member(choice, experiment, root / f"{folder_name(choice.name)}-s{seed}"))
     seen: dict[str, Choice] = {}
     for member in members:

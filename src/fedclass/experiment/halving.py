@@ -32,7 +32,7 @@ def rungs(candidates: int, *, tasks: int, seeds: int, budget: float) -> list[Run
     least = math.ceil((full + (candidates - 1) * first) / tasks)
     if total < full + (candidates - 1) * first:
         raise ConfigError(
-            f"--budget {budget:g}: {candidates} candidates and {seeds} seed{'s' * (seeds > 1)} need at least {least} "
+            f"budget {budget:g}: {candidates} candidates and {seeds} seed{'s' * (seeds > 1)} need at least {least} "
             f"full runs: {first} of {tasks} tasks for each of them, and all for the winner; give it more, or name fewer"
         )
     sizes = [candidates]

@@ -1,7 +1,6 @@
 """One experiment, from its recipe to a finished run directory: begun, resumed or only read; on which engine."""
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +9,6 @@ from fedclass.engines.inprocess import InProcess
 from fedclass.engines.processes import Processes
 from fedclass.engines.shared import Shared
 from fedclass.engines.starting import CONTEXT, leave_if_unguarded
-from fedclass.errors import RunError
 from fedclass.experiment.checkpoint import Checkpoints
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.resume import check_config, check_data, check_places
@@ -54,8 +52,6 @@ def run_one(
     tasks, to go on another time; what is returned is then empty.
     """
     leave_if_unguarded()
-    if engine != "inprocess":
-        check_importable(experiment)
     directory = RunDirectory(Path(root))
     setup: Setup | None
     if go_on and directory.config.exists():
@@ -81,17 +77,6 @@ def run_one(
     setup = shared.open()  # lets go of the first copy
     with Processes(shared, store, workers=min(workers or cores(), setup.stream.clients)) as pool:
         return run(setup, pool, directory, listen, done=done(setup), **how)
-
-
-def check_importable(experiment: Experiment) -> None:
-    """Refuse a method or backbone that other processes would look for in vain."""
-    file = getattr(sys.modules["__main__"], "__file__", None)
-    modules = {type(experiment.method).__module__, experiment.model.name.partition(":")[0]}
-    if "__main__" in modules and (file is None or not Path(file).exists()):
-        raise RunError(
-            "a method or backbone that is typed into Python cannot be imported by other processes; put it into a "
-            "module of its own, or carry out its runs one by one, with the engine inprocess"
-        )
 
 
 def left_to_do(

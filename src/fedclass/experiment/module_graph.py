@@ -137,7 +137,7 @@ def is_ours(module: str) -> bool:
     return module.partition(".")[0] == "fedclass"
 
 
-def _stray(kind: type) -> bool:
+def is_stray(kind: type) -> bool:
     """Made by a function, or replaced since: the source of its module does not say what it is."""
     found: object = sys.modules.get(kind.__module__)
     for name in kind.__qualname__.split("."):

@@ -25,14 +25,14 @@ from fedclass.engines.starting import (
 from fedclass.errors import FedclassError, RunError
 from fedclass.experiment.checkpoint import Checkpoints
 from fedclass.experiment.config import Experiment
-from fedclass.experiment.launch import check_importable, cores, left_to_do, run_one
+from fedclass.experiment.launch import cores, left_to_do, run_one
 from fedclass.experiment.reuse import key_after, usual_store
 from fedclass.experiment.setup import Setup, prepare
 from fedclass.experiment.source_code import Sources, listed, of_code, sources
 from fedclass.runs.events import Event, RoundFinished, RunFinished, TaskFinished, TaskStarted, read_events
 from fedclass.runs.layout import RunDirectory, create
 from fedclass.runs.outlook import Outlook
-from fedclass.usercode import watching
+from fedclass.usercode import pickled, watching
 
 Launch = tuple[Experiment, Path]  # and its run directory
 Told = tuple[int, Event | FedclassError | None]  # None: all is written
@@ -55,67 +55,99 @@ def run_all(
     stop the others. Returns what went wrong, by the experiment's number.
 
     workers: cores to use, all by default.  reuse: of experiments that begin in the same way, one learns the first task
-    and the others wait for it; cores that are free meanwhile help it.  changed_code: as of `run_one`.  until: so
+    and the others wait for it; cores that are free meanwhile help it.  changed_code: as in `run_one`.  until: so
     too, for each of them.  prepared: is called once nothing can be wrong any more with any experiment, before the first
     one is run, with what is left to do of each.  failed: is called with the number of one that fails.
     """
     leave_if_unguarded()
-    found = prospects(experiments, reuse=reuse, changed_code=changed_code, until=until)
-    stages = [prospect for prospect, _ in found]
-    firsts = [stage.first for stage in stages]
+    stages = [prospect for prospect, _ in prospects(experiments, reuse=reuse, changed_code=changed_code, until=until)]
     for _, root in experiments:
         if not RunDirectory(root).config.exists():
             create(root)
     prepared([stage.outlook for stage in stages])
-    how = {"go_on": True, "reuse": reuse, "changed_code": changed_code}
     total = workers or cores()
-    at_a_time = min(total, max(len(set(firsts)), 1))
+    at_a_time = min(total, max(len({stage.first for stage in stages}), 1))
     each: dict[str, Any] = {"engine": None, "workers": total // at_a_time} if total > at_a_time else {}
-    told: Queue[Told] = CONTEXT.Queue()
-    waiting = [number for number, stage in enumerate(stages) if not stage.outlook.reached]
-    running: dict[int, BaseProcess] = {}
-    beginning: dict[int, str] = {}  # what those are learning that are in their first task
-    failures: dict[int, FedclassError] = {}
+    runs = _Runs(experiments, stages, {**each, "go_on": True, "reuse": reuse, "changed_code": changed_code}, failed)
     try:
-        while waiting or running:
-            ready = [number for number in waiting if firsts[number] not in beginning.values()]
-            if ready and len(running) < total:
-                number = ready[0]
-                waiting.remove(number)
-                beginning[number] = firsts[number]
-                pickled = pickle.dumps(experiments[number])
-                own = {**each, **how, "until": None if until is None else until[number]}
-                with signals_later():
-                    running[number] = new_process(_work, number, pickled, stages[number].files, own, told)
-                continue
-            gone = [number for number, process in running.items() if process.exitcode is not None]
-            try:
-                number, message = told.get(timeout=0.2)
-            except queue.Empty:
-                for number in gone:  # whatever it had to say has been heard by now
-                    code = running.pop(number).exitcode
-                    check_guarded(code)
-                    beginning.pop(number, None)
-                    failures[number] = RunError(f"{experiments[number][1]}: its process ended early, with code {code}")
-                    failed(number)
-                continue
-            if message is None or isinstance(message, FedclassError):
-                running.pop(number).join()
-                beginning.pop(number, None)
-                if message is not None:
-                    failures[number] = message
-                    failed(number)
-                continue
-            listen(number, message)
-            if isinstance(message, RunFinished) or (isinstance(message, TaskStarted) and message.task > 0):
-                beginning.pop(number, None)
+        while runs.waiting or runs.running:
+            if (number := runs.ready()) is not None and len(runs.running) < total:
+                runs.start(number)
+            else:
+                runs.hear(listen)
     finally:
+        runs.end()
+    return runs.failures
+
+
+class _Runs:
+    """Experiments that wait, run in a process each, or have failed, by number.
+
+    stages: how each stands before it is run.  how: as `run_one` takes it.  failed: hears the number of one that fails.
+    """
+
+    def __init__(
+        self,
+        experiments: Sequence[Launch],
+        stages: "Sequence[Prospect]",
+        how: dict[str, Any],
+        failed: Callable[[int], None],
+    ) -> None:
+        self.experiments, self.stages, self.how, self.failed = experiments, stages, how, failed
+        self.told: Queue[Told] = CONTEXT.Queue()
+        self.waiting = [number for number, stage in enumerate(stages) if not stage.outlook.reached]
+        self.running: dict[int, BaseProcess] = {}
+        self.beginning: dict[int, str] = {}  # what those are learning that are in their first task
+        self.failures: dict[int, FedclassError] = {}
+
+    def ready(self) -> int | None:
+        """The next one whose first task nobody is learning at the moment."""
+        begun = self.beginning.values()
+        return next((number for number in self.waiting if self.stages[number].first not in begun), None)
+
+    def start(self, number: int) -> None:
+        self.waiting.remove(number)
+        stage = self.stages[number]
+        self.beginning[number] = stage.first
+        sent, how = pickled(self.experiments[number]), {**self.how, "until": stage.outlook.until}
         with signals_later():
-            for process in running.values():
+            self.running[number] = new_process(_work, number, sent, stage.files, how, self.told)
+
+    def hear(self, listen: Callable[[int, Event], None]) -> None:
+        """The next message; if there is none for a while, the end of processes that will send none any more."""
+        gone = [number for number, process in self.running.items() if process.exitcode is not None]
+        try:
+            number, message = self.told.get(timeout=0.2)
+        except queue.Empty:
+            for number in gone:  # whatever it had to say has been heard by now
+                self._died(number)
+            return
+        if message is None or isinstance(message, FedclassError):
+            self.running.pop(number).join()
+            self._over(number, message)
+            return
+        listen(number, message)
+        if isinstance(message, RunFinished) or (isinstance(message, TaskStarted) and message.task > 0):
+            self.beginning.pop(number, None)
+
+    def _died(self, number: int) -> None:
+        code = self.running.pop(number).exitcode
+        check_guarded(code)
+        self._over(number, RunError(f"{self.experiments[number][1]}: its process ended early, with code {code}"))
+
+    def _over(self, number: int, failure: FedclassError | None) -> None:
+        self.beginning.pop(number, None)
+        if failure is not None:
+            self.failures[number] = failure
+            self.failed(number)
+
+    def end(self) -> None:
+        """Of whatever still runs."""
+        with signals_later():
+            for process in self.running.values():
                 process.terminate()
-        for process in running.values():
+        for process in self.running.values():
             process.join()
-    return failures
 
 
 @dataclass(frozen=True)
@@ -136,7 +168,6 @@ def prospects(
     """
     seen = set[str]()
     for number, (experiment, root) in enumerate(experiments):
-        check_importable(experiment)
         directory = RunDirectory(root)
         setup: Setup | None
         if directory.config.exists():
@@ -189,9 +220,7 @@ def _progress(directory: RunDirectory, rounds: int) -> dict[str, int]:
     return {"done": max(done, default=0), "ended": sum(isinstance(event, TaskFinished) for event in events)}
 
 
-def _work(
-    number: int, pickled: bytes, files: Mapping[str, str | None], how: dict[str, Any], told: "Queue[Told]"
-) -> None:
+def _work(number: int, sent: bytes, files: Mapping[str, str | None], how: dict[str, Any], told: "Queue[Told]") -> None:
     """files: the code when all experiments were prepared. A process imports it anew, perhaps hours later."""
 
     def stop(*_: object) -> None:
@@ -204,7 +233,7 @@ def _work(
     keep_freed_memory()
     try:
         with watching():
-            launch: Launch = pickle.loads(pickled)
+            launch: Launch = pickle.loads(sent)
         now = of_code(launch[0]).files
         if changed := sorted(name for name in {*files, *now} if files.get(name) != now.get(name)):
             raise RunError(f"{launch[1]}: {listed(changed)}: changed since the first runs began; start all of it again")

@@ -1,21 +1,24 @@
 """Recipes: TOML files, overrides of the command line, and the experiment that they describe."""
 
+import json
 import sys
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from fedclass.data.paths import absolute
-from fedclass.errors import ConfigError
+from fedclass.errors import ConfigError, FedclassError
 from fedclass.experiment.config import SECTIONS, Experiment, check_parameters
 from fedclass.methods import METHODS, Method
-from fedclass.runs.moved_keys import MOVED, relocated
-from fedclass.schema import did_you_mean, only_known, read_table
-from fedclass.usercode import imported
+from fedclass.methods.base import parameters
+from fedclass.runs.config_file import MOVED, relocated
+from fedclass.schema import did_you_mean, only_known, read_table, read_toml, toml_value
+from fedclass.usercode import imported, named, reason, without_file
 
 ARGS = [["model", "args"], ["data", "args"]]  # tables within tables
 Table = dict[str, Any]
@@ -24,25 +27,68 @@ STORED = "config.toml"  # a run's own recipe, which nobody is asked to change
 
 def load(
     recipe: str | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str] | Mapping[str, object] = (),
     *,
-    method: str | None = None,
+    method: str | type[Method] | Method | None = None,
+    model: str | Callable[..., nn.Module] | None = None,
     seed: int | None = None,
 ) -> Experiment:
     """The experiment of a recipe: a file, or the name of one that comes along. None: every key has its default.
 
+    overrides: keys of the recipe with other values, {"train.rounds": 2} or ["train.rounds=2"].  method: its name, your
+    own class, or an object of it with its parameters.  model: the name of a backbone, or your own function that builds
+    one; its arguments are model.args.
+
     Relative paths in a recipe are relative to its file; in overrides, to the current folder.
     """
     where, table = read_recipe(recipe)
-    given = table.get("method", {})
-    if method is not None and not (isinstance(given, dict) and given.get("name", "fedclass") == method):
-        table["method"] = {"name": method}  # another method's parameters mean nothing to this one
+    if method is not None:
+        _set_method(table, method)
+    if model is not None:
+        _set_model(table, model)
     if seed is not None:
         table["seed"] = seed
-    _only_one_place(overrides)
-    for override in overrides:
+    given = typed_overrides(overrides)
+    _only_one_place(given)
+    for override in given:
         _override(table, override)
     return experiment(table, where=where)
+
+
+def _set_method(table: Table, method: str | type[Method] | Method) -> None:
+    given = table.get("method", {})
+    if isinstance(method, str):
+        if not (isinstance(given, dict) and given.get("name", "fedclass") == method):
+            table["method"] = {"name": method}  # another method's parameters mean nothing to this one
+        return
+    kind = method if isinstance(method, type) else type(method)
+    if not issubclass(kind, Method):
+        raise ConfigError(f"method: {method!r} is no method; derive its class from fedclass.FedAvg or fedclass.Method")
+    own = {} if isinstance(method, type) else dict(parameters(method))
+    for name, value in own.items():
+        if value is not None and not isinstance(value, str | int | float | bool | list | tuple | dict):
+            raise ConfigError(
+                f"method: {kind.__name__}.{name} is a {type(value).__name__}, which a recipe cannot hold; use numbers, "
+                "text, or lists of them"
+            )
+    ids = {known: name for name, known in METHODS.items()}
+    table["method"] = {"name": ids.get(kind) or named(kind, where="method")}
+    table["method"] |= {name: value for name, value in own.items() if value is not None}
+
+
+def _set_model(table: Table, model: str | Callable[..., nn.Module]) -> None:
+    if isinstance(model, nn.Module):
+        raise ConfigError(
+            "model: give a function that builds the network, or its class, and not the network: each run builds its "
+            "own, from the seed"
+        )
+    name = model if isinstance(model, str) else named(model, where="model")
+    inner = table.setdefault("model", {})
+    if not isinstance(inner, dict):
+        raise ConfigError("model: the recipe has no table of this name")
+    if inner.get("name") != name:
+        inner.pop("args", None)  # another backbone's
+    inner["name"] = name
 
 
 def recipes() -> dict[str, Path]:
@@ -59,14 +105,12 @@ def read_recipe(recipe: str | None) -> tuple[str, Table]:
     if recipe in known and not path.is_file():
         path = known[recipe]
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = read_toml(path)
     except OSError as error:
         hint = did_you_mean(recipe, known) or f"recipes that come along: {', '.join(known)}"
         if recipe == "default":  # its former name
             hint = "the demonstration's is called demo; without a recipe, every key has its default"
         raise ConfigError(f"{recipe}: cannot read the recipe ({error.strerror}); {hint}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a TOML file: {error}") from error
     for section in ("data", "partition"):
         inner = table.get(section)
         if isinstance(inner, dict) and isinstance(inner.get("path"), str):
@@ -102,8 +146,16 @@ def experiment(table: Mapping[str, Any], *, where: str = "recipe") -> Experiment
         raise ConfigError(f"{where}: method must be a table, [method] with a name")
     name = method_table.get("name", "fedclass")
     parameters_given = {key: value for key, value in method_table.items() if key != "name"}
-    method = read_table(find_method(name), parameters_given, f"{where} [method]")
-    return Experiment(seed=seed, method_name=name, method=method, **sections)
+    kind = find_method(name)
+    try:
+        method = read_table(kind, parameters_given, f"{where} [method]")
+    except FedclassError:
+        raise
+    except Exception as error:  # of its own __post_init__
+        raise ConfigError(f"{where} [method]: {kind.__name__} cannot be made: {reason(error)}") from error
+    data, model = sections["data"], sections["model"]
+    objects = without_file([name, model.name, data.name, data.transform])
+    return Experiment(seed=seed, method_name=name, method=method, objects=objects, **sections)
 
 
 def find_method(name: str) -> type[Method]:
@@ -112,7 +164,7 @@ def find_method(name: str) -> type[Method]:
         found = imported(name, where="method")
         if not (isinstance(found, type) and issubclass(found, Method) and is_dataclass(found)):
             raise ConfigError(
-                f"method: {name!r} must be a dataclass that derives from fedclass.FedAvg or fedclass.Method"
+                f"method: {name!r} must be a dataclass that derives from fedclass.FedAvg or fedclass.methods.Method"
             )
         check_parameters(found, where=f"method: {name!r}")
         return found
@@ -122,27 +174,41 @@ def find_method(name: str) -> type[Method]:
     return METHODS[name]
 
 
+def typed_overrides(overrides: Sequence[str] | Mapping[str, object]) -> list[str]:
+    """As on the command line, `train.rounds=2`."""
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides = {overrides!r}: give a dict, or a list, such as ['train.rounds=2']")
+    return [as_override(*item) for item in overrides.items()] if isinstance(overrides, Mapping) else list(overrides)
+
+
+def as_override(key: str, value: object) -> str:
+    """As it would be typed; a text that could be read as something else is quoted."""
+    if isinstance(value, str):
+        return f"{key}={value}" if toml_value(value) == value else f"{key}={json.dumps(value)}"
+    try:
+        return f"{key}={json.dumps(value, allow_nan=False)}"
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{key} = {value!r}: use finite numbers, text, or lists of them ({error})") from error
+
+
 def _only_one_place(overrides: Sequence[str]) -> None:
     given = {override.partition("=")[0].strip() for override in overrides}
     for old, new in MOVED.items():
         if {old, new} <= given:
-            raise ConfigError(f"--set {old}: has moved to {new}, and both are given; leave {old} out")
+            raise ConfigError(f"{old}: has moved to {new}, and both are given; leave {old} out")
 
 
 def _override(table: Table, override: str) -> None:
-    """`train.rounds=2` in a recipe's tables. The value is TOML where it can be read as such, and text otherwise."""
+    """`train.rounds=2` in a recipe's tables."""
     key, equals, text = override.partition("=")
     key = key.strip()
     if key in MOVED:
-        _hint(f"--set {key}: is now {MOVED[key]}")
+        _hint(f"{key}: is now {MOVED[key]}")
         key = MOVED[key]
     parts = key.split(".")
     if not equals or not all(parts) or (len(parts) > 2 and parts[:-1] not in ARGS):
-        raise ConfigError(f"--set {override}: write it as table.key=value, such as train.rounds=2")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
+        raise ConfigError(f"{override}: write it as table.key=value, such as train.rounds=2")
+    value = toml_value(text)
     if len(parts) == 1:
         table[parts[0]] = value
         return
@@ -151,7 +217,7 @@ def _override(table: Table, override: str) -> None:
     for at, part in enumerate(sections):
         inner = inner.setdefault(part, {})
         if not isinstance(inner, dict):
-            raise ConfigError(f"--set {override}: {'.'.join(sections[: at + 1])} is not a table")
+            raise ConfigError(f"{override}: {'.'.join(sections[: at + 1])} is not a table")
     if section == "memory" and name in ("per_client", "per_class"):
         inner.pop("per_client", None)  # the two exclude each other: the last one given counts
         inner.pop("per_class", None)

@@ -186,7 +186,7 @@ class Record:
         try:
             self.done.add(self.parts.known[-1], state, self.store.states, self.directory.events)
         except OSError as error:  # a full disk, or a folder that others own: this run does not need it
-            message = f"task {state.task} cannot be kept for later runs ({error}); --no-reuse does not try to"
+            message = f"task {state.task} cannot be kept for later runs ({error}); a run without reuse does not try to"
             self.tell(Warned(message=message))
 
 
@@ -229,6 +229,7 @@ def summarised(curriculum: Curriculum, state: State, model: Tensors, engine: str
         "seed": e.seed,
         "engine": engine,
         **metrics.summarise(state.confusions, sizes),
+        **metrics.summarise_clients(state.confusions[-1], facts.counts),
         **metrics.summarise_validation(state.validations, sizes),
         **facts.coverage,
         "bytes_up": state.totals.bytes_up,

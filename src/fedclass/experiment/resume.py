@@ -1,19 +1,21 @@
 """May a run go on, and from where?"""
 
+import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import fedclass
 from fedclass.errors import ConfigError, DataError, RunError
-from fedclass.experiment.checkpoint import Checkpoint, Checkpoints
+from fedclass.experiment.checkpoint import Checkpoint, Checkpoints, OtherVersion
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.curriculum import Curriculum
 from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.recipe import experiment, load
 from fedclass.experiment.setup import Setup
+from fedclass.runs.config_file import flat
 from fedclass.runs.events import RunStarted, read_events
-from fedclass.runs.layout import RunDirectory, flat
+from fedclass.runs.layout import RunDirectory
 
 PLACES = {"data.path", "partition.path"}  # files may have moved: what they hold is compared instead
 
@@ -42,6 +44,8 @@ def last_whole(
         instead = "begins anew: there is no other" if number == numbers[0] else "going back to the one before it"
         try:
             found = known.load(number)
+        except OtherVersion:
+            raise
         except RunError as error:
             known.give_up(number)
             damage.append(f"{error}; {instead}")
@@ -80,7 +84,9 @@ def check_config(directory: RunDirectory, config: Mapping[str, Any]) -> str:
     try:
         begun_with = load(str(directory.config)).to_tables()
     except ConfigError as error:
-        raise RunError(f"{directory.root}: not the directory of a run that could go on: {error}") from error
+        raise RunError(
+            f"{directory.root}: not the directory of a run that could go on{_begun_by(directory)}: {error}"
+        ) from error
     differing = differences(begun_with, config)
     if differing:
         raise RunError(
@@ -90,12 +96,23 @@ def check_config(directory: RunDirectory, config: Mapping[str, Any]) -> str:
     return differences(begun_with, config, PLACES)
 
 
+def _begun_by(directory: RunDirectory) -> str:
+    """Which version began the run, if that is another one than this."""
+    try:
+        first = json.loads(directory.events.read_text(encoding="utf-8").partition("\n")[0])
+        version = first["version"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    now = fedclass.__version__
+    return "" if version == now else f" with fedclass {now}, because fedclass {version} began it"
+
+
 def check_places(directory: RunDirectory, experiment: Experiment) -> None:
     """Say what to type if the files that a run was begun with are not where they were."""
     for key, path in (("data.path", experiment.data.path), ("partition.path", experiment.partition.path)):
         if path and not Path(path).exists():
             raise DataError(
-                f"{directory.root}: {key} = {path}: is not there any more; if it has moved, add --set {key}=PLACE, and "
+                f"{directory.root}: {key} = {path}: is not there any more; if it has moved, give {key}=PLACE, and "
                 "its content is compared"
             )
 

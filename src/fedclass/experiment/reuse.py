@@ -1,7 +1,5 @@
 """Tasks that earlier runs have learned. Everything is seeded, so whoever begins in the same way gets the same bits."""
 
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +15,7 @@ from fedclass.experiment.task_cache import TaskCache, usual_folder
 from fedclass.federation.store import ClientState
 from fedclass.federation.train_settings import chosen_device
 from fedclass.methods.base import Method
+from fedclass.runs.config_file import flat
 from fedclass.runs.events import (
     Event,
     EventLog,
@@ -28,7 +27,7 @@ from fedclass.runs.events import (
     Warned,
     read_events,
 )
-from fedclass.runs.layout import flat
+from fedclass.schema import json_sha256
 
 # The whole recipe is part of a key, but for these, which something else in the key stands for.
 APART = {
@@ -155,7 +154,7 @@ def key_after(setup: Setup, tasks: int, code: Sources) -> str:
         "tasks": stream.task_sizes[:tasks],
         "shares": shares_sha256(setup, until),
     }
-    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+    return json_sha256(facts, default=str)
 
 
 def _begins_like_fedavg(method: Method) -> bool:

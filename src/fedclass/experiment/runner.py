@@ -20,17 +20,17 @@ from fedclass.experiment.checkpoint import State, Totals
 from fedclass.experiment.curriculum import Curriculum, Tested, Trial
 from fedclass.experiment.record import Listener, Record
 from fedclass.experiment.reuse import Reuse
+from fedclass.experiment.server_hooks import ServerHooks
 from fedclass.federation import server_optimizer
 from fedclass.federation.aggregation import Aggregation, standing_out
 from fedclass.federation.evaluate import Counts, Part, counted, parts
 from fedclass.federation.faults import dropped_out
+from fedclass.federation.hooks import failures_named
 from fedclass.federation.server import Missing, breakage, sample, usable
 from fedclass.federation.store import MemoryStore
 from fedclass.federation.train_settings import chosen_device
-from fedclass.methods.base import ServerContext
-from fedclass.methods.declare import Sizes, grown, misfit
-from fedclass.models.incremental import IncrementalModel
-from fedclass.rng import generator, seed_streams, streams_restored
+from fedclass.methods.declare import Sizes, grown
+from fedclass.rng import generator, streams_restored
 from fedclass.runs.events import (
     RoundFinished,
     TaskFinished,
@@ -42,7 +42,7 @@ from fedclass.runs.events import (
 )
 from fedclass.runs.layout import RunDirectory, Writing
 from fedclass.usercode import watching
-from fedclass.wire import Job, Tensors, Update, Weights, nbytes, sha256
+from fedclass.wire import Job, Tensors, Update, Weights, nbytes
 
 
 def run(
@@ -107,7 +107,7 @@ class Run:
         self.model = curriculum.build().to(chosen_device(self.experiment.train.device))
         self.totals = Totals()
         self.checkpoint_seconds = 0.0
-        self._sent: tuple[str, Tensors] = "", {}  # the last broadcast
+        self.hooks = ServerHooks(curriculum, self.model)
 
     @property
     def schedule(self) -> Schedule:
@@ -121,10 +121,6 @@ class Run:
         while (until is None or state.task < until) and self.curriculum.begin(state.task, self.tell):
             state = self._task(state)
         return state
-
-    def _seed(self, hook: str, *where: int) -> None:
-        """Before the user's code runs here."""
-        seed_streams(self.experiment.seed_of("training"), "user code", "server", hook, *where)
 
     def _seconds(self) -> float:
         """Since the run began, without the time it was stopped."""
@@ -168,9 +164,9 @@ class Run:
         moments = grown(state.optimizer, self.experiment.server.declare(), self.model, before)
         weights = self.model.weights()
         if task == 0:
-            self._seed("start", task)
+            self.hooks.seed("start", task)
             with watching():
-                own = self._own("start", self.method.start(self._server(task, 0, weights, own)))
+                _, own = self.hooks.call("start", self.hooks.context(task, 0, weights, own))
         learners = self.curriculum.learners(task, self.experiment.train.rounds - 1, self.tell)
         names = self.schedule.names(self.schedule.new_classes(task))
         self.tell(TaskStarted(task=task, new_classes=names, clients=len(learners)))
@@ -246,12 +242,12 @@ class Run:
         wanted, seed = self.experiment.server.participation, self.experiment.seed_of("training")
         return sample(clients, participation=wanted, seed=seed, task=state.task, round=state.round)
 
-    def _dispatch(self, state: State, asked: Sequence[int], phases: dict[str, float]) -> "Answers":
+    def _dispatch(self, state: State, asked: Sequence[int], phases: dict[str, float]) -> Answers:
         """Jobs for these clients, and what will come back. phases: where the time spent waiting is counted."""
         task, round, weights = state.task, state.round, state.weights
         assert weights is not None
         teacher = state.last if self.declared.teacher == "previous task" else None
-        broadcast, frozen = self._broadcast(self.declared.broadcast, state.method), self.model.frozen_sha256
+        broadcast, frozen = self.hooks.broadcast(self.declared.broadcast, state.method), self.model.frozen_sha256
         gone = self._dropped_out(state, asked)
         at_work = [client for client in asked if client not in gone]
         jobs = [Job(client, task, round, "train", weights, teacher, broadcast, frozen) for client in at_work]
@@ -260,7 +256,7 @@ class Run:
         self.totals.bytes_down += down
 
         def before(number: int) -> None:
-            self._seed("aggregate", task, round, number)  # whatever clients and listeners have drawn here
+            self.hooks.seed("aggregate", task, round, number)  # whatever clients and listeners have drawn here
 
         return Answers(timed(self._usable(jobs), phases, "clients"), len(jobs), down, before, weights)
 
@@ -272,16 +268,16 @@ class Run:
             self.tell(UpdateMissing(task=task, round=round, client=client, reason="dropped out (faults.dropout)"))
         return gone
 
-    def _aggregate(self, state: State, answers: "Answers") -> State:
+    def _aggregate(self, state: State, answers: Answers) -> State:
         """The state with the model that the method and the server's optimizer make of the updates."""
         assert state.weights is not None
         updates, settings = iter(answers), self.experiment.server
         first = next(updates, None)  # none at all could not be averaged
         if first is not None:
             mean = Aggregation(self.experiment.aggregation, state.weights, self.curriculum)
-            server = replace(self._server(state.task, state.round, state.weights, state.method), mean=mean)
-            weights, own = self.method.aggregate(server, chain([first], updates))
-            answers.clipped, own = mean.clipped, self._own("aggregate", own)
+            server = replace(self.hooks.context(state.task, state.round, state.weights, state.method), mean=mean)
+            weights, own = self.hooks.call("aggregate", server, chain([first], updates))
+            answers.clipped = mean.clipped
             weights, moments = server_optimizer.step(settings, self.model, state.weights, weights, state.optimizer)
             fault = breakage(self.model, weights, state.weights, self._noise())
             if fault is None:
@@ -303,7 +299,7 @@ class Run:
         height, width, _ = self.curriculum.image
         return torch.randn(2, 3, height, width, generator=generator(0, "noise")).to(self.model.device)
 
-    def _tell_undone(self, state: State, fault: str, answers: "Answers") -> None:
+    def _tell_undone(self, state: State, fault: str, answers: Answers) -> None:
         found = [self.curriculum.named(client) for client in standing_out(answers.moved, answers.claimed)]
         suspects = f"these stand out by size or by claimed examples: {', '.join(found)}" if found else "none stands out"
         message = (
@@ -322,45 +318,6 @@ class Run:
             if (validation := self._validate(state.task, state.weights, state.method)) is not None:
                 return None, validation  # who chooses by these sees test figures at the end of tasks only
             return self._evaluate(state.task, state.weights, state.method, must=False).confusion, None
-
-    # The method's own state.
-
-    def _server(self, task: int, round: int, weights: Weights, own: Tensors) -> ServerContext:
-        """What the method's hooks at the server are given."""
-        new = self.schedule.new_classes(task)
-
-        def build() -> IncrementalModel:
-            model = self.curriculum.build().to(self.model.device)
-            model.grow_to(new.stop, seed=self.experiment.seed_of("initialisation"))
-            return model
-
-        return ServerContext(
-            task=task,
-            round=round,
-            rounds=self.experiment.train.rounds,
-            old_classes=new.start,
-            sizes=Sizes.of(self.model),
-            clients=len(self.curriculum.everyone()),
-            weights=weights,
-            state={name: own[name] for name in self.declared.server if name in own},  # in the declared order
-            generator=generator(self.experiment.seed_of("training"), "server", "task", task, "round", round),
-            device=self.model.device,
-            build=build,
-            mean=Aggregation(self.experiment.aggregation, weights, self.curriculum),
-        )
-
-    def _own(self, hook: str, own: Tensors) -> Tensors:
-        """What a hook has returned as the method's state; RunError if that is not what the method declares."""
-        if (fault := misfit(own, self.declared.server, Sizes.of(self.model))) is not None:
-            raise RunError(f"{self.experiment.method_name}: {type(self.method).__name__}.{hook}: {fault}")
-        return {name: tensor.detach().cpu() for name, tensor in own.items()}
-
-    def _broadcast(self, names: Sequence[str], own: Tensors) -> Tensors:
-        """The same object as before if it has the same content, so that it need not be sent again."""
-        now = {name: own[name] for name in names if name in own}
-        if sha256(now) != self._sent[0]:
-            self._sent = sha256(now), now
-        return self._sent[1]
 
     def _usable(self, jobs: list[Job]) -> Iterator[Update]:
         """Run the jobs; count bytes, tell what comes in, and leave out what cannot be used."""
@@ -385,24 +342,25 @@ class Run:
         """Let every client choose its exemplars and report to the method, which has the last word on the model."""
         task, rounds, weights = state.task, self.experiment.train.rounds, state.weights
         assert weights is not None
-        self._seed("end_rounds", task)
-        weights, own = self.method.end_rounds(self._server(task, rounds, weights, state.method))
-        own = self._own("end_rounds", own)
+        self.hooks.seed("end_rounds", task)
+        weights, own = self.hooks.call("end_rounds", self.hooks.context(task, rounds, weights, state.method))
         everyone, frozen = self.curriculum.everyone(), self.model.frozen_sha256
         jobs = [Job(client, task, rounds, "end_task", weights, None, frozen=frozen) for client in everyone]
         updates = list(self._usable(jobs))
         selects = self.declared.select or self.experiment.memory.select
         if self.declared.uploads.get("end_task") or self.declared.rows or selects in HERDING:
             self.totals.bytes_down += len(jobs) * nbytes(weights)
-        self._seed("end_task", task)
-        weights, own = self.method.end_task(self._server(task, rounds, weights, own), [u.extras for u in updates])
-        own = self._own("end_task", own)
+        self.hooks.seed("end_task", task)
+        closing = self.hooks.context(task, rounds, weights, own)
+        weights, own = self.hooks.call("end_task", closing, [u.extras for u in updates])
         if not set(self.declared.predicts_with) <= own.keys():
             raise RoundError(
                 f"task {task + 1}: no client sent its {' and '.join(self.declared.predicts_with)}, without which "
                 "nothing can be predicted; its events.jsonl says why each was rejected or missing"
             )
-        if never := self.method.never_predicted(own):
+        with failures_named(self.hooks.where(task, rounds), self.method, RunError):
+            never = self.method.never_predicted(own)
+        if never:
             names = ", ".join(map(repr, self.schedule.names(never[:5]))) + (" ..." if len(never) > 5 else "")
             message = (
                 f"task {task + 1}: no client has enough exemplars of class {names}, which is never predicted; "
@@ -413,7 +371,7 @@ class Run:
 
     def _evaluate(self, task: int, weights: Weights, own: Tensors, *, must: bool) -> Tested:
         """must: wait for images without which the task could not be tested."""
-        own = self._broadcast(self.declared.predicts_with, own)
+        own = self.hooks.broadcast(self.declared.predicts_with, own)
 
         def here(test: Split) -> Counts:
             return self._counts(test, parts(task, "test", test, weights, own, self.model.frozen_sha256))
@@ -431,7 +389,7 @@ class Run:
         images = self.curriculum.validation
         if images is None:
             return None
-        own = self._broadcast(self.declared.predicts_with, own)
+        own = self.hooks.broadcast(self.declared.predicts_with, own)
         return self._counts(images, parts(task, "validation", images, weights, own, self.model.frozen_sha256))
 
     def _counts(self, images: Split, batches: Sequence[Part]) -> Counts:

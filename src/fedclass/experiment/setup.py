@@ -1,7 +1,6 @@
 """From a recipe to things that exist: data found and hashed, partition drawn, model built. No training yet."""
 
 import hashlib
-import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from fedclass.federation.store import ClientStore
 from fedclass.federation.train_settings import chosen_device
 from fedclass.models.incremental import IncrementalModel
 from fedclass.rng import generator, streams_restored
+from fedclass.usercode import imported, reason
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,9 @@ def check_device(name: str, *, where: str) -> None:
 def prepare(experiment: Experiment) -> Setup:
     """Everything that can go wrong before training goes wrong here."""
     check_device(experiment.train.device, where="[train] device")
+    for path, given in experiment.objects.items():
+        if imported(path, where=path) is not given:
+            raise ConfigError(f"{path} was defined again since this experiment was loaded; load it again, too")
     experiment.stream.check(experiment.train.rounds)
     data = load(
         experiment.data.name,
@@ -189,10 +192,8 @@ def _check_transform(setup: Setup) -> None:
     except FedclassError:
         raise
     except Exception as error:  # it is the user's code: anything may come out of it
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        reason = f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
         raise ConfigError(
-            f"[data] transform: {name!r} cannot take {tuple(images.shape)} uint8 images: {reason}"
+            f"[data] transform: {name!r} cannot take {tuple(images.shape)} uint8 images: {reason(error)}"
         ) from error
 
 

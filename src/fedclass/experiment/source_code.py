@@ -7,12 +7,11 @@ a run with the same ones; images are known by their own hash. Where something ma
 with doubts takes no tasks from other runs and keeps none for them.
 """
 
-import hashlib
 import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -23,8 +22,9 @@ from fedclass.errors import RunError
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.curriculum import Curriculum
 from fedclass.experiment.machine import fingerprint
-from fedclass.experiment.module_graph import _stray, file_digest, is_ours_or_python, reached, time_changed
+from fedclass.experiment.module_graph import file_digest, is_ours_or_python, is_stray, reached, time_changed
 from fedclass.runs.layout import RunDirectory, write_atomically
+from fedclass.schema import json_sha256, read_record
 from fedclass.wire import sha256
 
 ONLY_SHOW = ("cli", "report", "sinks")  # of fedclass: they show results and make none
@@ -51,7 +51,7 @@ class Sources:
         ours = {name: digest for name, digest in self.files.items() if name.startswith("fedclass/")}
         own = {name: digest for name, digest in self.files.items() if name not in ours}
         content = sorted(str(digest) for digest in self.opened.values())  # wherever they are
-        return {"fedclass": _of_json(ours), "own": _of_json([own, content]) if own else ""}
+        return {"fedclass": json_sha256(ours), "own": json_sha256([own, content]) if own else ""}
 
 
 def of_code(experiment: Experiment) -> Sources:
@@ -61,7 +61,7 @@ def of_code(experiment: Experiment) -> Sources:
     opened: dict[str, str | None] = {}
     own_model = ":" in experiment.model.name
     classes = [kind for kind in type(experiment.method).__mro__ if not is_ours_or_python(kind.__module__)]
-    doubts += [f"{kind.__qualname__} is not in its module under this name" for kind in classes if _stray(kind)]
+    doubts += [f"{kind.__qualname__} is not in its module under this name" for kind in classes if is_stray(kind)]
     transform = experiment.data.transform
     in_training = [kind.__module__ for kind in classes] + ([transform.partition(":")[0]] if transform else [])
     of_method = reached(in_training)
@@ -127,41 +127,49 @@ def listed(changes: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
+class About:
+    """For people: what a part of a run was made with, and what had changed before it began."""
+
+    version: str
+    commits: Mapping[str, str]
+    changed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Parts:
     """All of a run's, in order; the last one is what it goes on with."""
 
     known: tuple[Sources, ...] = ()
-    about: tuple[Mapping[str, Any], ...] = ()  # for people: version, commits, and what had changed before this part
+    about: tuple[About, ...] = ()
 
     @property
     def mixed_code(self) -> bool:
-        return any(about["changed"] for about in self.about)
+        return any(about.changed for about in self.about)
 
     def went_on(self, now: Sources, changed: Sequence[str]) -> Self:
-        about = {"version": fedclass.__version__, "commits": _commits(now), "changed": list(changed)}
+        about = About(fedclass.__version__, _commits(now), tuple(changed))
         return type(self)((*self.known, now), (*self.about, about))
 
     def with_last(self, now: Sources) -> Self:
         return type(self)((*self.known[:-1], now), self.about)
 
     def write(self, directory: RunDirectory) -> None:
-        parts = [{**about, **asdict(part)} for part, about in zip(self.known, self.about, strict=True)]
+        parts = [asdict(about) | asdict(part) for part, about in zip(self.known, self.about, strict=True)]
         write_atomically(directory.source, json.dumps({"parts": parts}, indent=1) + "\n")
 
     @classmethod
     def read(cls, directory: RunDirectory) -> Self:
         """None at all, of a run that an older version began."""
         try:
-            parts = json.loads(directory.source.read_bytes())["parts"]
-            names = [field.name for field in fields(Sources)]
-            known = tuple(Sources(**{name: part.pop(name) for name in names}) for part in parts)
+            stored = read_record(dict[str, list[dict[str, Any]]], json.loads(directory.source.read_bytes()))
+            parts = [(read_record(Sources, part), read_record(About, part)) for part in stored["parts"]]
         except FileNotFoundError:
             return cls()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError) as error:
             raise RunError(
-                f"{directory.source}: is damaged ({error!r}); it says which code the run was made by"
+                f"{directory.source}: is damaged ({error}); it says which code the run was made by"
             ) from error
-        return cls(known, tuple(parts))
+        return cls(tuple(known for known, _ in parts), tuple(about for _, about in parts))
 
 
 def check_code(directory: RunDirectory, now: Sources, *, changed_code: bool) -> list[str]:
@@ -174,10 +182,10 @@ def check_code(directory: RunDirectory, now: Sources, *, changed_code: bool) -> 
         found = ["an older version of fedclass did not note its code"]
         what = f"an older version of fedclass began it, and did not note by which code (no {directory.source.name})"
     if found and not changed_code:
-        go_on = "--changed-code takes it as it is" if directory.finished else "--changed-code goes on all the same"
+        go_on = "takes it as it is" if directory.finished else "goes on all the same"
         raise RunError(
-            f"{directory.root}: {what}. Change it back, or choose another directory and run it again; {go_on}, and "
-            "results say so"
+            f"{directory.root}: {what}. Change it back, or choose another directory and run it again; "
+            f"--changed-code (changed_code=True) {go_on}, and results say so"
         )
     return found
 
@@ -216,7 +224,3 @@ def _of_fedclass() -> dict[str, str | None]:
             digest = None if time_changed(path) > usercode.PROCESS_START else file_digest(path)
             found[f"fedclass/{name.as_posix()}"] = digest
     return found
-
-
-def _of_json(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
@@ -39,6 +38,7 @@ from fedclass.methods.base import Method, parameters
 from fedclass.models.incremental import IncrementalModel
 from fedclass.models.weights import flaw
 from fedclass.runs.layout import RunDirectory
+from fedclass.schema import read_record
 from fedclass.wire import Weights, sha256
 
 KEY = "fedclass"  # of the description, in the metadata of model.safetensors
@@ -69,9 +69,6 @@ class Description:
     transposed: bool = False
 
 
-_DESCRIPTION = TypeAdapter(Description)
-
-
 def describe(curriculum: Curriculum, tensors: Weights) -> dict[str, str]:
     """The metadata of model.safetensors."""
     e = curriculum.experiment
@@ -87,7 +84,7 @@ def describe(curriculum: Curriculum, tensors: Weights) -> dict[str, str]:
         sha256=sha256(tensors),
         transposed=e.data.orientation == "raw",
     )
-    return {KEY: _DESCRIPTION.dump_json(description).decode()}
+    return {KEY: json.dumps(asdict(description), separators=(",", ":"), ensure_ascii=False)}
 
 
 @dataclass(frozen=True)
@@ -221,7 +218,7 @@ class TrainedModel:
         """
         about = {
             "classes": json.dumps(self.classes),
-            **{name: json.dumps(value) for name, value in _DESCRIPTION.dump_python(self.description).items()},
+            **{name: json.dumps(value) for name, value in asdict(self.description).items()},
         }
         return write_onnx(self.network, Path(to).expanduser(), image=self.description.image, about=about)
 
@@ -294,10 +291,9 @@ def _read(directory: RunDirectory) -> tuple[Description, dict[str, Tensor]]:
     if stored is None:
         raise RunError(f"{path}: does not say for which images it is, as older versions wrote it; run it again")
     try:
-        description = _DESCRIPTION.validate_json(stored)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise RunError(f"{path}: its metadata is damaged ({first['loc']}: {first['msg']})") from error
+        description = read_record(Description, json.loads(stored))
+    except ValueError as error:
+        raise RunError(f"{path}: its metadata is damaged ({error})") from error
     if sha256(tensors) != description.sha256:
         raise RunError(f"{path}: is damaged (the sha256 of its tensors is not the one it was written with)")
     return description, tensors
@@ -305,10 +301,10 @@ def _read(directory: RunDirectory) -> tuple[Description, dict[str, Tensor]]:
 
 def _read_classes(path: Path) -> tuple[str, ...]:
     try:
-        return tuple(TypeAdapter(list[str]).validate_json(path.read_bytes()))
+        return read_record(tuple[str, ...], json.loads(path.read_bytes()))
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror}); the model's class names are in it") from error
-    except ValidationError as error:
+    except ValueError as error:
         raise RunError(f"{path}: is damaged; it must be a JSON list of class names") from error
 
 

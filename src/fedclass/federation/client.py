@@ -17,14 +17,15 @@ from fedclass.data.memory import HERDING, Exemplars, MemorySettings, herd, remem
 from fedclass.data.partition import Index
 from fedclass.errors import ClientError, ConfigError
 from fedclass.federation.faults import FaultSettings, epochs_done
-from fedclass.federation.job_checks import failures_named, frozen_flaw
+from fedclass.federation.hooks import Checks, failures_named
+from fedclass.federation.job_checks import frozen_flaw
 from fedclass.federation.optimizer import OptimizerSettings, Steps
 from fedclass.federation.server_optimizer import Weighting
 from fedclass.federation.store import ClientState, ClientStore, Kept
 from fedclass.federation.train_settings import TrainSettings, chosen_device
 from fedclass.losses import log_prior
 from fedclass.methods.base import Batch, ClientContext, Method, Outcome, Progress, Rates
-from fedclass.methods.declare import Balance, Sizes, Specs, grown, misfit
+from fedclass.methods.declare import Balance, Sizes, Specs, grown
 from fedclass.models.head import with_first_classes
 from fedclass.models.incremental import IncrementalModel
 from fedclass.rng import array_generator, generator, seed_streams
@@ -92,7 +93,7 @@ class Client:
     def run(self, job: Job) -> Update:
         if (fault := frozen_flaw(job, self.model)) is not None:
             raise ClientError(f"{job.where}: {fault}")
-        with failures_named(job), self.model.frozen_kept():
+        with failures_named(job.where, self.method), self.model.frozen_kept():
             return self._train(job) if job.phase == "train" else self._end_task(job)
 
     def _train(self, job: Job) -> Update:
@@ -108,6 +109,7 @@ class Client:
         context = self._context(job, state, held, steps=epochs * batches_per_epoch)
         steps = Steps(self.optimizer, self.model)
         adjusts = type(self.method).adjust is not Method.adjust
+        check, unchanged = Checks(job.where, self.method), self._unchanged(job, context)
         total = torch.zeros((), device=self.device)
         for number, batch in enumerate(self._batches(job, index, context, epochs)):
             if number % batches_per_epoch == 0:
@@ -116,23 +118,27 @@ class Client:
             try:
                 loss = self.method.loss(context, batch)
             except ValueError as error:
-                if len(batch.labels) > 1:
+                if "more than 1 value per channel" not in str(error):
                     raise
                 raise ConfigError(
                     f"client {job.client} has a batch of one image, which this model cannot normalise ({error}); "
                     "change train.batch_size, or set model.norm=group"
                 ) from error
+            check.loss(loss)
             loss.backward()
             if adjusts:
                 gradient = self.model.flat.grad
                 assert gradient is not None
-                self.method.adjust(context, gradient)
+                check.nothing("adjust", self.method.adjust(context, gradient))  # type: ignore[func-returns-value]
             steps.step()
             with torch.no_grad():
-                self.method.after_step(context)
+                check.nothing("after_step", self.method.after_step(context))  # type: ignore[func-returns-value]
             total += loss.detach() * len(batch.labels)
+        unchanged("loss", "adjust", "after_step")
         with torch.no_grad():
             outcome = self.method.end_round(context)
+        check.outcome(outcome)
+        unchanged("end_round")
         self._keep(job, state, outcome)
         samples = epochs * len(index)
         counted = self.weighting == "with-exemplars" or self.declared.replay == "all"
@@ -148,7 +154,9 @@ class Client:
 
     def _rates(self, job: Job, *, epoch: int) -> Rates:
         progress = Progress(job.round, self.train.rounds, epoch, self.train.local_epochs)
-        return self.method.rates(self.optimizer.rates(progress), progress=progress)
+        rates = self.method.rates(self.optimizer.rates(progress), progress=progress)
+        Checks(job.where, self.method).rates(rates)
+        return rates
 
     def _end_task(self, job: Job) -> Update:
         """Choose exemplars with the task's final model, and send what the method declares."""
@@ -165,9 +173,10 @@ class Client:
             context = self._context(job, state, self._held(job, state, new))
             if self.declared.task_data:
                 context = replace(context, task_data=lambda size: self._task_data(new, size))
-            exemplars = self._exemplars(state)
+            exemplars, unchanged = self._exemplars(state), self._unchanged(job, context)
             self._seed(job)
             extras = self.method.report(context, exemplars)
+            unchanged("report")
         return Update(
             client=job.client,
             task=job.task,
@@ -217,6 +226,10 @@ class Client:
             purpose=("context", *_purpose(job)),
         )
 
+    def _unchanged(self, job: Job, context: ClientContext) -> Callable[..., None]:
+        given = {"client.state": context.state, "broadcast": context.broadcast, "client.weights": context.weights}
+        return Checks(job.where, self.method).unchanged(**given)
+
     def _keep(self, job: Job, state: ClientState, outcome: Outcome) -> None:
         """Save the method's state, if it has any."""
         if self.declared.client or outcome.state:
@@ -225,9 +238,7 @@ class Client:
 
     def _checked(self, job: Job, hook: str, tensors: Tensors, specs: Specs, rows: int | None = None) -> Tensors:
         """What a hook has returned, copied to the CPU; ClientError if it is not as declared."""
-        fault = misfit(tensors, specs, Sizes.of(self.model), rows=rows, every=True) if tensors or specs else None
-        if fault is not None:
-            raise ClientError(f"{job.where}: {type(self.method).__name__}.{hook}: {fault}")
+        Checks(job.where, self.method).tensors(hook, tensors, specs, Sizes.of(self.model), rows=rows, every=True)
         return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
 
     # Batches.
@@ -276,6 +287,7 @@ class Client:
         elif self.declared.teacher == "own":
             self._seed(job)
             weights = self.method.teacher(context)
+            Checks(job.where, self.method).teacher(weights, self.model.packed)
         if self.teacher is None or weights is None:
             self._loaded = None
             return None
@@ -356,6 +368,7 @@ class Client:
             chosen = ClientState(exemplars=exemplars)
             parts = [self._exemplars(chosen, part) for part in torch.tensor(new).split(INFERENCE_BATCH)]
             context = self._context(job, chosen, exemplars.index)
+            unchanged = self._unchanged(job, context)
             made = [
                 self._checked(
                     job,
@@ -366,6 +379,7 @@ class Client:
                 )
                 for part in parts
             ]
+            unchanged("annotate")
             fresh = {name: torch.cat([rows[name] for rows in made]) for name in self.declared.rows}
         sizes = Sizes.of(self.model)
         rows = {}

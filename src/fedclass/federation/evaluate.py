@@ -12,9 +12,11 @@ from torch import Tensor
 from fedclass.data.batches import as_input, normalise
 from fedclass.data.image_set import Split
 from fedclass.data.partition import Index
-from fedclass.errors import ClientError
-from fedclass.federation.job_checks import failures_named, frozen_flaw
+from fedclass.errors import RunError
+from fedclass.federation.hooks import failures_named
+from fedclass.federation.job_checks import frozen_flaw
 from fedclass.methods.base import Method
+from fedclass.methods.declare import found
 from fedclass.models.head import head_rows
 from fedclass.models.incremental import IncrementalModel
 from fedclass.rng import seed_streams
@@ -57,7 +59,11 @@ def scores(
 ) -> Tensor:
     """(B, H, W, C) uint8 images to (B, classes) scores, the highest wins. A backbone's own normalisation goes first."""
     inputs = normalise(images, *(model.normalisation or normalisation))
-    return method.predict(model, as_input(inputs).to(model.device), state)
+    made = method.predict(model, as_input(inputs).to(model.device), state)
+    shape = (len(images), model.classes)
+    if not isinstance(made, Tensor) or tuple(made.shape) != shape:
+        raise RunError(f"{type(method).__name__}.predict: must return scores {shape}; it returned {found(made)}")
+    return made
 
 
 def parts(
@@ -79,8 +85,8 @@ def counted(
 ) -> Counts:
     """What `confusion` would count in this part of the images."""
     if (fault := frozen_flaw(part, model)) is not None:
-        raise ClientError(f"{part.where}: {fault}")
-    with failures_named(part), model.frozen_kept():
+        raise RunError(f"{part.where}: {fault}")
+    with failures_named(part.where, method, RunError), model.frozen_kept():
         model.load(part.weights)
         seed_streams(seed, "user code", "evaluate", "task", part.task, part.images, part.number)
         return _counted(

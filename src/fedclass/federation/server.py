@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedclass.federation.hooks import failures_named
 from fedclass.methods.base import Method
 from fedclass.methods.declare import Sizes, misfit
 from fedclass.models.incremental import IncrementalModel
@@ -62,6 +63,8 @@ def rejection(update: Update, job: Job, method: Method, sizes: Sizes) -> str | N
     if type(update.examples) is not int or not fewest <= update.examples <= MOST_EXAMPLES:
         return f"claims {update.examples} examples"
     expected = {"train": {"loss", "samples"}, "end_task": {"exemplars"}, "evaluate": set[str]()}[job.phase]
+    if not math.isfinite(update.metrics.get("loss", 0.0)):
+        return f"{type(method).__name__}.loss: its mean over the round is {update.metrics['loss']}, not a finite number"
     sane = all(math.isfinite(value) for value in update.metrics.values())
     if update.metrics.keys() != expected or not sane or update.metrics.get("samples", 0) < 0:
         return f"reports {dict(update.metrics)}"
@@ -74,7 +77,9 @@ def rejection(update: Update, job: Job, method: Method, sizes: Sizes) -> str | N
         for name, tensor in update.extras.items():
             if not bool(torch.isfinite(tensor).all()):
                 return f"{name} holds NaN or infinite values"
-        if (fault := method.upload_flaw(update.extras)) is not None:
+        with failures_named(job.where, method):
+            fault = method.upload_flaw(update.extras)
+        if fault is not None:
             return fault
     return flaw(update.weights, job.weights) if job.phase == "train" else None
 

@@ -16,6 +16,9 @@ Teacher = Literal["previous task", "received", "own"]
 Replay = Literal["mixed", "own", "none", "all"]
 Dimension = int | Literal["classes", "features", "parameters"]
 
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+STORABLE = (*FLOATS, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -120,6 +123,11 @@ def check_declared(declared: Declaration, *, where: str) -> None:
                 raise ConfigError(
                     f"{where}: declares {place} {name!r}: {spec!r}; write a Spec, under a name without '/'"
                 )
+            if spec.dtype not in STORABLE:
+                raise ConfigError(
+                    f"{where}: declares {place} {name!r} as {spec.dtype}, which cannot be stored; store it as real or "
+                    "whole numbers, such as torch.float32"
+                )
     if unknown := sorted(set(declared.uploads) - {"train", "end_task"}):
         raise ConfigError(f"{where}: declares uploads for {unknown[0]!r}; there are 'train' and 'end_task'")
 
@@ -129,7 +137,9 @@ def misfit(tensors: Tensors, specs: Specs, sizes: Sizes, *, rows: int | None = N
 
     every: all that is declared must be there; otherwise a tensor may be absent, because there is none yet.
     """
-    if unknown := sorted(set(tensors) - set(specs)):
+    if not isinstance(tensors, Mapping):
+        return f"must return tensors by name; it returned {found(tensors)}"
+    if unknown := sorted(map(str, set(tensors) - set(specs))):
         return f"{unknown[0]!r} is not declared (declared: {', '.join(specs) or 'nothing'})"
     if every and (absent := sorted(set(specs) - set(tensors))):
         return f"{absent[0]!r} is declared and missing"
@@ -140,7 +150,17 @@ def misfit(tensors: Tensors, specs: Specs, sizes: Sizes, *, rows: int | None = N
         shape = shape if rows is None else (rows, *shape)
         if tuple(tensor.shape) != shape or tensor.dtype != specs[name].dtype:
             return f"{name} is {tuple(tensor.shape)} {tensor.dtype} instead of {shape} {specs[name].dtype}"
+        if tensor.layout != torch.strided:
+            return f"{name} is sparse, which cannot be stored or sent; to_dense() makes it an ordinary tensor"
     return None
+
+
+def found(value: object) -> str:
+    """What a hook has returned, in words."""
+    if isinstance(value, torch.Tensor):
+        detached = "" if value.requires_grad else " without a gradient"
+        return f"a tensor {tuple(value.shape)} {value.dtype}{detached}"
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def grown(tensors: Tensors, specs: Specs, model: IncrementalModel, classes: int, *, rows: bool = False) -> Tensors:

@@ -1,6 +1,5 @@
 """From a name in a recipe to a model."""
 
-import difflib
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -14,7 +13,8 @@ from fedclass.models.head import HeadInit
 from fedclass.models.incremental import IncrementalModel, Normalisation
 from fedclass.models.resnet import BACKBONES, Norm
 from fedclass.rng import seed_streams, streams_restored
-from fedclass.usercode import imported, watching
+from fedclass.schema import did_you_mean
+from fedclass.usercode import imported, reason, watching
 
 
 def _backbone(name: str, norm: Norm, args: Mapping[str, Any]) -> nn.Module:
@@ -29,7 +29,7 @@ def _backbone(name: str, norm: Norm, args: Mapping[str, Any]) -> nn.Module:
             raise
         except Exception as error:  # it is the user's code: anything may come out of it
             given = f" with {', '.join(args)}" if args else ""
-            raise ConfigError(f"[model] name: calling {name!r}{given} failed ({error})") from error
+            raise ConfigError(f"[model] name: calling {name!r}{given} failed: {reason(error)}") from error
     elif name in BACKBONES:
         if args:
             raise ConfigError(
@@ -37,8 +37,7 @@ def _backbone(name: str, norm: Norm, args: Mapping[str, Any]) -> nn.Module:
             )
         backbone = BACKBONES[name](norm)
     else:
-        near = difflib.get_close_matches(name, BACKBONES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "or package.module:build for your own"
+        hint = did_you_mean(name, BACKBONES) or "or package.module:build for your own"
         raise ConfigError(f"[model] name: unknown model {name!r}; known: {', '.join(BACKBONES)}; {hint}")
     if not isinstance(backbone, nn.Module):
         raise ConfigError(f"[model] name: {name!r} built a {type(backbone).__name__} instead of an nn.Module")
@@ -111,7 +110,7 @@ def _features(backbone: nn.Module, name: str, image_size: tuple[int, int]) -> in
         output = backbone.eval()(torch.zeros(2, 3, *image_size))
     except Exception as error:  # it is the user's code: anything may come out of it
         raise ConfigError(
-            f"[model] name: {name!r} cannot take images of 3x{image_size[0]}x{image_size[1]}: {error}"
+            f"[model] name: {name!r} cannot take images of 3x{image_size[0]}x{image_size[1]}: {reason(error)}"
         ) from error
     backbone.train(was_training)
     if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != 2:

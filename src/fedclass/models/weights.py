@@ -144,12 +144,11 @@ def weighted_mean(updates: Iterable[tuple[Weights, int]]) -> Packed:
     return Packed(layout, means)
 
 
-def flaw(weights: Weights, like: Weights) -> str | None:
-    """Why these weights cannot stand in for `like`, or None: names, shapes, dtypes, sane values."""
+def form_flaw(weights: Weights, like: Weights) -> str | None:
+    """Why these weights are not for the same model as `like`, or None: names, shapes, dtypes."""
     if isinstance(weights, Packed) and isinstance(like, Packed) and weights.layout == like.layout:
-        if all(map(_sane, weights.sections)):
-            return None
-    elif weights.keys() != like.keys():
+        return None
+    if weights.keys() != like.keys():
         odd = sorted(weights.keys() ^ like.keys())
         return f"names differ from the model's: {', '.join(odd[:3])}"
     for name, tensor in weights.items():
@@ -157,6 +156,16 @@ def flaw(weights: Weights, like: Weights) -> str | None:
             return f"{name} has shape {tuple(tensor.shape)} instead of {tuple(like[name].shape)}"
         if tensor.dtype != like[name].dtype:
             return f"{name} is {tensor.dtype} instead of {like[name].dtype}"
+    return None
+
+
+def flaw(weights: Weights, like: Weights) -> str | None:
+    """Why these weights cannot stand in for `like`, or None: names, shapes, dtypes, sane values."""
+    if (fault := form_flaw(weights, like)) is not None:
+        return fault
+    if isinstance(weights, Packed) and all(map(_sane, weights.sections)):
+        return None
+    for name, tensor in weights.items():
         if not bool(torch.isfinite(tensor).all()):
             return f"{name} holds NaN or infinite values"
         if not _sane(tensor):

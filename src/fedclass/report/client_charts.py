@@ -1,7 +1,10 @@
 """Charts of clients and of what a run costs: images, losses, bytes, time."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from statistics import pstdev
 
 import numpy as np
 
@@ -27,6 +30,7 @@ def clients(run: History) -> Chart | None:
             run.started.name_of(record.client),
             *(str(n) for n in (record.images, record.classes, record.rounds)),
             rounded(record.loss, 3),
+            rounded(record.accuracy, 1),
             str(record.rejected),
         )
         for record in run.clients
@@ -46,8 +50,41 @@ def clients(run: History) -> Chart | None:
             y_label="last loss",
         ),
         numbers=Table(
-            "Clients", ("client", "images", "classes", "rounds taken part", "last loss", "rejected updates"), rows, ()
+            "Clients",
+            ("client", "images", "classes", "rounds taken part", "last loss", "accuracy", "rejected updates"),
+            rows,
+            (),
         ),
+        open=len(rows) <= MOST_OPEN,
+    )
+
+
+def client_accuracy(run: History) -> Chart | None:
+    """Images against accuracy: a dot per client whose classes are known and tested."""
+    found = [(record, record.accuracy) for record in run.clients if record.accuracy is not None]
+    if not found:
+        return None
+    accuracies = [accuracy for _, accuracy in found]
+    worst, lowest = min(found, key=lambda pair: pair[1])
+    rows = tuple(
+        (run.started.name_of(record.client), str(record.images), str(record.classes), f"{accuracy:.1f}")
+        for record, accuracy in sorted(found, key=lambda pair: pair[1])
+    )
+    return Chart(
+        name="client-accuracy",
+        title="Accuracy for each client",
+        caption=f"Of the last global model, on {run.images} in the shares of the client's own training classes "
+        "(accuracy_per_client); larger dots have more classes.",
+        alt=f"From {lowest:.1f} % (client {run.started.name_of(worst.client)}) to {max(accuracies):.1f} %, with a "
+        f"deviation of {pstdev(accuracies):.1f} over {len(found)} clients",
+        figure=drawing.scatter(
+            [record.images for record, _ in found],
+            accuracies,
+            [record.classes for record, _ in found],
+            x_label="training images",
+            y_label="accuracy (%)",
+        ),
+        numbers=Table("Accuracy for each client", ("client", "images", "classes", "accuracy"), rows, ()),
         open=len(rows) <= MOST_OPEN,
     )
 
@@ -88,57 +125,73 @@ def partition(run: History) -> Chart:
     )
 
 
+@dataclass(frozen=True)
+class _Spent:
+    """A bar of the charts: what the runs, or a task of one, have cost together."""
+
+    label: str
+    costs: list[Cost]
+    runs: int
+
+    def mean(self, value: Callable[[Cost], float]) -> float:
+        """Per run."""
+        return sum(map(value, self.costs)) / self.runs
+
+
 def costs(groups: Sequence[Group]) -> list[Chart]:
     """Bytes and time: per task for one run, per group (a mean over seeds) for several."""
     if single := only_run(groups):
-        parts = [(f"task {cost.task + 1}", [cost], 1) for cost in single.costs]
+        parts = [_Spent(f"task {cost.task + 1}", [cost], 1) for cost in single.costs]
         what = "per task"
     else:
-        parts = [(g.label, [cost for run in g.runs for cost in run.costs], len(g.runs)) for g in groups]
+        parts = [_Spent(g.label, [cost for run in g.runs for cost in run.costs], len(g.runs)) for g in groups]
         what = "per run" + mean_of_seeds(groups).rstrip(".")
-    if not any(costs for _, costs, _ in parts):
-        return []
+    return [_bytes_sent(parts, what), _time_spent(parts, what)] if any(part.costs for part in parts) else []
 
-    def mean(value: Callable[[Cost], float]) -> list[float]:
-        return [sum(map(value, costs)) / runs for _, costs, runs in parts]
 
-    rows = [row for row, _, _ in parts]
-    up, down = mean(lambda cost: cost.bytes_up), mean(lambda cost: cost.bytes_down)
+def _bytes_sent(parts: Sequence[_Spent], what: str) -> Chart:
+    rows = [part.label for part in parts]
+    up = [part.mean(lambda cost: cost.bytes_up) for part in parts]
+    down = [part.mean(lambda cost: cost.bytes_down) for part in parts]
     sent = list(zip(rows, up, down, strict=True))
     unit, scale = byte_unit(max(*up, *down))
-    phases = dict.fromkeys(name for _, costs, _ in parts for cost in costs for name in cost.phases)
-    spent = {
-        name: [sum(cost.phases.get(name, 0.0) for cost in costs) / runs for _, costs, runs in parts] for name in phases
-    }
-    total = mean(lambda cost: cost.seconds)
-    return [
-        Chart(
-            name="bytes",
-            title="Bytes sent",
-            caption=f"Weights, and what a method declares besides them, {what}.",
-            alt="; ".join(f"{row}: {show_bytes(u)} up, {show_bytes(d)} down" for row, u, d in sent),
-            figure=drawing.bars(
-                rows,
-                {"up, to the server": [n / scale for n in up], "down, to the clients": [n / scale for n in down]},
-                x_label=unit,
-                stacked=False,
-            ),
-            numbers=Table("Bytes", ("", "up", "down"), tuple((r, f"{u:,.0f}", f"{d:,.0f}") for r, u, d in sent), ()),
+    return Chart(
+        name="bytes",
+        title="Bytes sent",
+        caption=f"Weights, and what a method declares besides them, {what}.",
+        alt="; ".join(f"{row}: {show_bytes(u)} up, {show_bytes(d)} down" for row, u, d in sent),
+        figure=drawing.bars(
+            rows,
+            {"up, to the server": [n / scale for n in up], "down, to the clients": [n / scale for n in down]},
+            x_label=unit,
+            stacked=False,
         ),
-        Chart(
-            name="time",
-            title="Time per phase",
-            caption=f"Seconds {what}, by what they were spent on.",
-            alt="; ".join(f"{row}: {show_seconds(value)}" for row, value in zip(rows, total, strict=True)),
-            figure=drawing.bars(rows, {k: v for k, v in spent.items() if any(v)}, x_label="seconds", stacked=True),
-            numbers=Table(
-                "Seconds",
-                ("", *spent, "all"),
-                tuple(
-                    (row, *(f"{value:.1f}" for value in values))
-                    for row, *values in zip(rows, *spent.values(), total, strict=True)
-                ),
-                (),
+        numbers=Table("Bytes", ("", "up", "down"), tuple((r, f"{u:,.0f}", f"{d:,.0f}") for r, u, d in sent), ()),
+    )
+
+
+def _seconds_on(phase: str, cost: Cost) -> float:
+    return cost.phases.get(phase, 0.0)
+
+
+def _time_spent(parts: Sequence[_Spent], what: str) -> Chart:
+    rows = [part.label for part in parts]
+    phases = dict.fromkeys(name for part in parts for cost in part.costs for name in cost.phases)
+    spent = {name: [part.mean(partial(_seconds_on, name)) for part in parts] for name in phases}
+    total = [part.mean(lambda cost: cost.seconds) for part in parts]
+    return Chart(
+        name="time",
+        title="Time per phase",
+        caption=f"Seconds {what}, by what they were spent on.",
+        alt="; ".join(f"{row}: {show_seconds(value)}" for row, value in zip(rows, total, strict=True)),
+        figure=drawing.bars(rows, {k: v for k, v in spent.items() if any(v)}, x_label="seconds", stacked=True),
+        numbers=Table(
+            "Seconds",
+            ("", *spent, "all"),
+            tuple(
+                (row, *(f"{value:.1f}" for value in values))
+                for row, *values in zip(rows, *spent.values(), total, strict=True)
             ),
+            (),
         ),
-    ]
+    )

@@ -21,7 +21,7 @@ def learning(groups: Sequence[Group]) -> list[Chart]:
     start = groups[0].runs[0].started
     ends = [start.rounds * task + 0.5 for task in range(1, len(start.tasks))] if _same_rounds(groups) else []
     charts = [
-        *_accuracy_over_rounds(groups, ends),
+        _accuracy_over_rounds(groups, ends),
         _over(
             groups,
             lambda run: {test.after: test.forgetting for test in run.tests if test.forgetting is not None},
@@ -67,7 +67,8 @@ def learning(groups: Sequence[Group]) -> list[Chart]:
     return [*matrices(groups), *shown] if len(groups) == 1 else [*shown, *matrices(groups)]
 
 
-def _accuracy_over_rounds(groups: Sequence[Group], ends: Sequence[float]) -> list[Chart]:
+def _accuracy_over_rounds(groups: Sequence[Group], ends: Sequence[float]) -> Chart | None:
+    """A line per group; of a single run, lines for its tasks too."""
     caption = (
         f"Accuracy on the {tested_on(groups)} of all classes so far. Points within a task test the averaged weights; "
         "the last point of a task has all that the method does at its end."
@@ -75,31 +76,25 @@ def _accuracy_over_rounds(groups: Sequence[Group], ends: Sequence[float]) -> lis
     tests = [test for group in groups for run in group.runs for test in run.tests]
     if len({test.after for test in tests}) <= max((test.task for test in tests), default=0) + 1:
         caption += " Tested at the end of each task only: evaluation.every=1 tests after every round."
-    name, title = "accuracy-over-rounds", "Accuracy over rounds"
-    x_label, y_label = "round", "accuracy (%)"
     run = only_run(groups)
-    if run is None or len(run.started.tasks) == 1:
-        chart = _over(
-            groups,
-            lambda run: {test.after: test.accuracy for test in run.tests},
-            name=name,
-            title=title,
-            caption=caption,
-            x_label=x_label,
-            y_label=y_label,
-            edges=ends,
-        )
-        return [chart] if chart else []
+    if run is not None and len(run.started.tasks) > 1:
+        return _accuracy_of_tasks(run, groups, ends, f"{caption} Single tasks are class-balanced.")
+    return _over(
+        groups,
+        lambda run: {test.after: test.accuracy for test in run.tests},
+        name="accuracy-over-rounds",
+        title="Accuracy over rounds",
+        caption=caption,
+        x_label="round",
+        y_label="accuracy (%)",
+        edges=ends,
+    )
+
+
+def _accuracy_of_tasks(run: History, groups: Sequence[Group], ends: Sequence[float], caption: str) -> Chart | None:
     if not run.tests:
-        return []
-    tasks = len(run.started.tasks)
-    columns: dict[str, Values] = {"all classes so far": {test.after: test.accuracy for test in run.tests}}
-    if tasks <= MOST_TASK_LINES:
-        for i in range(tasks):
-            columns[f"task {i + 1}"] = {test.after: test.on_tasks[i] for test in run.tests if test.task >= i}
-    else:
-        columns["task 1"] = {test.after: test.on_tasks[0] for test in run.tests}
-        columns["newest task"] = {test.after: test.on_tasks[-1] for test in run.tests}
+        return None
+    columns = _task_columns(run)
     looks = [groups[0].style, *(Style(slot) for slot in range(7) if slot != groups[0].style.slot)]
     lines = [
         Curve(label, look, list(values), list(values.values()))
@@ -107,17 +102,28 @@ def _accuracy_over_rounds(groups: Sequence[Group], ends: Sequence[float]) -> lis
         if values
     ]
     last = run.tests[-1]
-    return [
-        Chart(
-            name=name,
-            title=title,
-            caption=f"{caption} Single tasks are class-balanced.",
-            alt=f"{run.label}: {last.accuracy:.1f} % on all classes after round {last.after}; "
-            + spoken((f"task {i + 1}", value) for i, value in enumerate(last.on_tasks)),
-            figure=drawing.curves(lines, x_label=x_label, y_label=y_label, edges=ends, x_range=_round_axis(groups)),
-            numbers=_points("Accuracy in percent", "round", list(columns), list(columns.values())),
-        )
-    ]
+    return Chart(
+        name="accuracy-over-rounds",
+        title="Accuracy over rounds",
+        caption=caption,
+        alt=f"{run.label}: {last.accuracy:.1f} % on all classes after round {last.after}; "
+        + spoken((f"task {i + 1}", value) for i, value in enumerate(last.on_tasks)),
+        figure=drawing.curves(lines, x_label="round", y_label="accuracy (%)", edges=ends, x_range=_round_axis(groups)),
+        numbers=_points("Accuracy in percent", "round", list(columns), list(columns.values())),
+    )
+
+
+def _task_columns(run: History) -> dict[str, Values]:
+    """Accuracy on all classes, and on each task; if there are many, on the first and the newest one."""
+    columns: dict[str, Values] = {"all classes so far": {test.after: test.accuracy for test in run.tests}}
+    tasks = len(run.started.tasks)
+    if tasks > MOST_TASK_LINES:
+        columns["task 1"] = {test.after: test.on_tasks[0] for test in run.tests}
+        columns["newest task"] = {test.after: test.on_tasks[-1] for test in run.tests}
+        return columns
+    for i in range(tasks):
+        columns[f"task {i + 1}"] = {test.after: test.on_tasks[i] for test in run.tests if test.task >= i}
+    return columns
 
 
 def _over(

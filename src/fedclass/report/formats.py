@@ -6,23 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedclass.report.known_methods import KNOWN
 from fedclass.report.rows import Row, Setting, check_seeds, rows
 from fedclass.report.tables import TEST, VALIDATION, Table, chosen, images_of, reference_row, streams
 from fedclass.runs.summary import Result
 
 COMPARED = ("global", "forgetting", *(f"task {number}" for number in range(1, 100)))  # how columns of figures end
 WIDE = 84  # letters; more do not fit into one column of a page
-METHODS = {
-    "fedavg": "FedAvg",
-    "fedeven": "FedEven",
-    "fedclass": "FedCLASS",
-    "fedclass-tuned": "FedCLASS-tuned",
-    "glfc": "GLFC",
-    "fedicarl": "FedICARL",
-    "fedwa": "FedWA",
-    "scaffold": "SCAFFOLD",
-    "derpp": "DER++",
-}
+TITLES = {method: known.title for method, known in KNOWN.items() if known.title is not None}
 DATA = {
     "cifar10": "CIFAR-10",
     "svhn": "SVHN",
@@ -32,7 +23,7 @@ DATA = {
     "synnum": "Drawn digits",
     "drawn-characters": "Drawn characters",
 }
-MEASURED = ("accuracy_", "forgetting_", "bwt")  # figures on test images
+MEASURED = ("accuracy_", "worst_client", "forgetting_", "bwt")  # figures on test images
 
 LATEX = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
@@ -104,14 +95,14 @@ def best_cells(table: Table) -> set[tuple[int, int]]:
 
 def _titled(row: Sequence[str]) -> list[str]:
     """A row whose first cell names the method as papers do."""
-    return [_named(row[0], METHODS).replace(" (standard)", "", 1), *row[1:]]
+    return [_named(row[0], TITLES).replace(" (standard)", "", 1), *row[1:]]
 
 
 def _caption(title: str) -> str:
     """A title, which begins with the data or ends with the reference of differences."""
     start = "Differences from "
     if title.startswith(start):
-        return start + _named(title.removeprefix(start), METHODS).replace(" (standard)", "", 1)
+        return start + _named(title.removeprefix(start), TITLES).replace(" (standard)", "", 1)
     return _named(title, DATA)
 
 
@@ -131,7 +122,14 @@ def _latex(cell: str) -> str:
 
 
 def runs_csv(results: Sequence[Result], *, against: str | None = None, differences: bool = True) -> str:
-    """A line per run, nothing rounded: what it was, all plain figures of its summary, and its differences from the
+    """A line per run, as `run_records`."""
+    return csv_text(run_records(results, against=against, differences=differences))
+
+
+def run_records(
+    results: Sequence[Result], *, against: str | None = None, differences: bool = True
+) -> list[dict[str, Any]]:
+    """A record per run, nothing rounded: what it was, all plain figures of its summary, and its differences from the
     reference's run with the same seed. Of runs with validation images, only the best setting's have test figures."""
     settings = {result.path: Setting.read(result) for result in results}
     values = {path: dict(setting.values) for path, setting in settings.items()}
@@ -157,7 +155,7 @@ def runs_csv(results: Sequence[Result], *, against: str | None = None, differenc
                     | (_gaps(figures, reference, number, tasks, images) if reference else {})
                     | {"run": str(run.path)}
                 )
-    return csv_text(records)
+    return records
 
 
 def csv_text(records: Sequence[Mapping[str, Any]]) -> str:

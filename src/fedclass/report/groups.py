@@ -7,9 +7,10 @@ from typing import Any
 
 from fedclass.errors import RunError
 from fedclass.report.history import History
+from fedclass.report.known_methods import about_method
 from fedclass.report.rows import APART, Setting, labels
-from fedclass.report.style import USUAL, Style, styles
-from fedclass.runs.layout import flat
+from fedclass.report.style import Style, styles
+from fedclass.runs.config_file import flat
 from fedclass.runs.summary import Result
 
 
@@ -52,7 +53,7 @@ def group(runs: Sequence[History]) -> list[Group]:
     for together in members.values():
         _check_seeds(together)
     firsts = [together[0] for together in members.values()]
-    usual = [run.finished and run.started.variant == USUAL.get(run.started.method) for run in firsts]
+    usual = [run.finished and run.started.variant == about_method(run.started.method).usual for run in firsts]
     looks = styles([method for method, _ in members], usual)
     return [
         Group(method, label, look, together)

@@ -1,6 +1,5 @@
 """A run as its events tell it, finished or not: what reports are made of. Read without torch."""
 
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import Any
 
 from fedclass import metrics
 from fedclass.errors import RunError
+from fedclass.runs.config_file import read_config
 from fedclass.runs.events import (
     Event,
     RoundFinished,
@@ -26,7 +26,6 @@ from fedclass.runs.events import (
     read_events,
 )
 from fedclass.runs.layout import RunDirectory
-from fedclass.runs.moved_keys import relocated
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,7 @@ class ClientRecord:
     rounds: int  # in which its update was used
     loss: float | None  # in the last of them
     rejected: int
+    accuracy: float | None  # of the last model, on test images in the shares of the client's own classes
 
 
 @dataclass
@@ -195,11 +195,20 @@ class History:
                 took_part[client] += 1
                 loss[client] = value
         refused = [event.client for event in self.rejected]
+        counts = self.started.counts
+        last = self.tasks[-1].confusion if self.tasks else []
+        tested = metrics.accuracy_per_client(last, counts) if last else [None] * len(counts)
         return [
             ClientRecord(
-                client, sum(held), sum(n > 0 for n in held), took_part[client], loss.get(client), refused.count(client)
+                client,
+                sum(held),
+                sum(n > 0 for n in held),
+                took_part[client],
+                loss.get(client),
+                refused.count(client),
+                accuracy,
             )
-            for client, held in enumerate(self.started.counts)
+            for client, (held, accuracy) in enumerate(zip(counts, tested, strict=True))
         ]
 
     @cached_property
@@ -232,16 +241,10 @@ def read_history(root: Path) -> History:
     started = next((event for event in events if isinstance(event, RunStarted)), None)
     if started is None:
         raise RunError(f"{directory.events}: no run has started here; give it some seconds, or leave it out")
+    config = read_config(root)
     try:
-        text = directory.config.read_text(encoding="utf-8")
-        history = _replay(
-            History(root, started, relocated(tomllib.loads(text), where=str(directory.config))[0], text), events
-        )
+        history = _replay(History(root, started, config, directory.config.read_text(encoding="utf-8")), events)
         _check(history)
-    except OSError as error:
-        raise RunError(f"{directory.config}: cannot read it ({error.strerror}); a run needs its config.toml") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise RunError(f"{directory.config}: is damaged ({error})") from error
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:
         raise RunError(f"{directory.events}: its events do not fit together ({error}); is it damaged?") from error
     return history
@@ -295,20 +298,3 @@ def _check(history: History) -> None:
         raise ValueError("some tasks have no validation counts")
     for seen in (history, history.shown()):
         _ = seen.metrics, seen.validation_metrics, seen.tests, seen.costs, seen.clients, seen.classes
-
-
-def find_runs(places: Iterable[Path]) -> list[Path]:
-    """The run directories that `places` name: each is one, or holds some at any depth. Each run once, in order."""
-    found: dict[Path, Path] = {}
-    for place in places:
-        if not place.is_dir():
-            raise RunError(f"{place}: no such folder; `fedclass list` shows the runs there are")
-        if RunDirectory(place).events.exists():
-            inside = [place]
-        else:
-            inside = sorted(events.parent for events in place.rglob("events.jsonl"))
-        if not inside:
-            raise RunError(f"{place}: is no run directory, and there is none within it; `fedclass run` makes one")
-        for run in inside:
-            found.setdefault(run.resolve(), run)
-    return list(found.values())

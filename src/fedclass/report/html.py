@@ -15,7 +15,8 @@ from fedclass.report.groups import Group, differing, group, names
 from fedclass.report.history import History
 from fedclass.report.tables import Table, results_tables
 from fedclass.report.units import show_bytes, show_seconds
-from fedclass.runs.layout import flat, write_atomically
+from fedclass.runs.config_file import flat
+from fedclass.runs.layout import write_atomically
 from fedclass.runs.progress import left_out
 
 PICTURED = ("accuracy-over-rounds", "forgetting-over-rounds")
@@ -59,12 +60,12 @@ def write_report(runs: Sequence[History], page: Path, pictures: Path, *, picture
         if picture is not None:
             shown = [chart for chart in report.charts if chart.name in PICTURED]
             if not shown:
-                raise RunError(f"--picture {picture}: there is no test of the model yet to draw")
+                raise RunError(f"{picture}: there is no test of the model yet to draw")
             label = ". ".join(chart.alt for chart in shown)
             write_atomically(picture, rendering.side_by_side([chart.figure for chart in shown], label=label))
     except OSError as error:
         raise RunError(
-            f"{error.filename or page}: cannot be written ({error.strerror}); choose another --out"
+            f"{error.filename or page}: cannot be written ({error.strerror}); choose another place"
         ) from error
 
 
@@ -186,9 +187,10 @@ def _tiles(run: History) -> list[Tile]:
 
 def _about_clients(runs: Sequence[History]) -> list[Chart]:
     first = runs[0]
-    chart = client_charts.clients(first) if len(runs) == 1 else None
+    shown = first.shown()
+    about = [client_charts.clients(shown), client_charts.client_accuracy(shown)] if len(runs) == 1 else []
     partition = [client_charts.partition(first)] if first.started.classes else []  # sites may not have told yet
-    return [*partition, *([chart] if chart else [])]
+    return [*partition, *(chart for chart in about if chart is not None)]
 
 
 def _other_seeds(groups: Sequence[Group]) -> list[str]:

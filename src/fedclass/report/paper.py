@@ -1,6 +1,5 @@
 """The figures of the FedCLASS paper (arXiv 2401.00622), and ours beside them."""
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from fedclass.report.formats import csv_text
 from fedclass.report.rows import Label, text
 from fedclass.report.tables import MeanDeviation, Table, listed, mixed_code, one_order, sizes, unofficial
 from fedclass.runs.summary import Result
+from fedclass.schema import did_you_mean
 
 ABLATED = {"beta": "method.beta", "memory_per_class": "memory.per_class"}  # the key of a recipe that each one varies
 RELEASED = "_released"  # what the names of recipes end in that run as the authors' released code does
@@ -123,8 +123,7 @@ def claimed(method: str, variant: str | None) -> str | None:
 def find(name: str) -> list[Part]:
     known = names()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        hint = did_you_mean(name, known, cutoff=0.5) or f"there are {', '.join(known)}"
         raise ConfigError(f"reproduce: the paper has no {name!r}; {hint}")
     return known[name]
 

@@ -1,34 +1,17 @@
 """Which runs make one row of a table: those that differ in nothing but their seed."""
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 from fedclass.errors import ConfigError, RunError
-from fedclass.runs.layout import RunDirectory, flat
-from fedclass.runs.moved_keys import relocated
+from fedclass.report.known_methods import about_method
+from fedclass.runs.config_file import flat, read_config
 from fedclass.runs.summary import Result
 
 # A row averages over seeds; where the files are and tests in the middle of a task change no result; the method and the
 # tasks are named anyway, and tasks can be written in several ways.
 APART = {"seed", "data.path", "evaluation.every", "method.name", "stream.tasks"}
-
-# A variant's name tells these already: FedCLASS adds to it whichever is not the variant's own.
-_FORM = {
-    "method.temperature",
-    "method.student_temperature",
-    "method.teacher_temperature",
-    "method.mass_temperature",
-    "method.stop_gradient",
-    "method.clip_ratio",
-}
-_MEMORY = {"memory.per_client", "memory.per_class"}  # of bounds, whose variant says what they train on instead
-TOLD_BY_VARIANT = {
-    **{"fedclass": _FORM, "fedclass-tuned": _FORM, "fedicarl": {"method.classifier"}},
-    **{"finetune": _MEMORY, "joint": _MEMORY},
-}
 
 
 @dataclass(frozen=True)
@@ -79,19 +62,6 @@ class Row:
         return tuple(run.summary["seed"] for run in self.runs)
 
 
-def read_config(root: Path) -> dict[str, Any]:
-    """The stored recipe of a run."""
-    path = RunDirectory(root).config
-    try:
-        config, _ = relocated(tomllib.loads(path.read_text(encoding="utf-8")), where=str(path))
-        config["method"]["name"]
-    except OSError as error:
-        raise RunError(f"{root}: has no config.toml ({error.strerror}); is it a run directory?") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path}: is damaged ({error})") from error
-    return config
-
-
 def text(value: object) -> str:
     """A value as somebody would type it."""
     if isinstance(value, bool):
@@ -107,10 +77,10 @@ def labels(settings: Iterable[Setting]) -> dict[Setting, Label]:
     known = list(dict.fromkeys(settings))
 
     def differing(setting: Setting) -> Iterable[str]:
-        told = {"method.variant", *TOLD_BY_VARIANT.get(setting.method, ())}
+        told = {"method.variant", *about_method(setting.method).told}
         same_method = [other for other in known if other.method == setting.method]
         for key, value in setting.values:
-            spoken = [other for other in known if key not in TOLD_BY_VARIANT.get(other.method, ())]
+            spoken = [other for other in known if key not in about_method(other.method).told]
             others = same_method if key.startswith("method.") else spoken
             if key not in told and any((key, value) not in other.values for other in others):
                 yield f"{key.removeprefix('method.')}={value}"
@@ -127,7 +97,7 @@ def find(known: Sequence[Label], name: str) -> Label:
     if len(found) == 1:
         return found[0]
     what = "names several rows" if found else "there is no such row"
-    raise ConfigError(f"--against {name}: {what}; name one of: {'; '.join(map(str, found or known))}")
+    raise ConfigError(f"against {name}: {what}; name one of: {'; '.join(map(str, found or known))}")
 
 
 def rows(results: Sequence[Result]) -> list[Row]:

@@ -13,6 +13,8 @@ import matplotlib
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure  # without pyplot: no window system, no global state
 
+from fedclass.report.known_methods import about_method
+
 INK, RULE = "#1b1f24", "#c9ced6"
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a7a")
 DASHES = ("-", "--", "-.", ":")
@@ -23,27 +25,6 @@ PARTS = (5, 6, 3, 4, 2, 0, 1)  # colours of bars, so that two or three of them a
 HEAT = LinearSegmentedColormap.from_list("heat", [(0.13, 0.5, 0.78, 0.0), (0.13, 0.5, 0.78, 0.92)]).with_extremes(
     bad=(0.5, 0.5, 0.5, 0.15)
 )
-# The same colour in every report, for the method's default variant if there are several.
-HOMES = {"fedavg": 0, "fedclass": 1, "glfc": 2, "fedicarl": 3, "fedwa": 4, "fedclass-tuned": 5, "fedeven": 6}
-USUAL = {
-    "fedavg": "standard",
-    "fedclass": "paper",
-    "fedclass-tuned": "standard",
-    "glfc": "released",
-    "fedicarl": "icarl, nearest mean",
-    "fedwa": "wa",
-    "scaffold": "standard",
-    "derpp": "standard",
-    "fedeven": "standard",
-    "lga": "standard",
-    "fedprox": "standard",
-    "lwf": "standard",
-    "ewc": "standard",
-    "fedgkd": "standard",
-    "finetune": "no exemplars",
-    "joint": "bound, all images",
-}
-
 WIDTH, HEIGHT = 4.6, 3.0  # inches; the height is without the legend
 LONGEST = 18  # letters of a name beside an axis
 SETTINGS: dict[Any, Any] = {
@@ -103,7 +84,7 @@ def styles(methods: Sequence[str], usual: Sequence[bool] = ()) -> list[Style]:
     """
     slots: list[int | None] = [None] * len(methods)
     for number in sorted(range(len(methods)), key=lambda number: not (usual and usual[number])):
-        home = HOMES.get(methods[number])
+        home = about_method(methods[number]).colour
         slots[number] = None if home in slots else home
     left = (slot for slot in (6, 5, 0, 1, 2, 3, 4, *range(7, 7 + len(methods))) if slot not in slots)
     return [Style(next(left) if slot is None else slot) for slot in slots]

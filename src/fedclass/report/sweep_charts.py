@@ -12,7 +12,7 @@ from fedclass.report.history import History
 from fedclass.report.rows import text
 from fedclass.report.style import Style
 from fedclass.report.tables import Table
-from fedclass.runs.layout import flat
+from fedclass.runs.config_file import flat
 
 FEWEST = 3  # values that make a line worth looking at
 

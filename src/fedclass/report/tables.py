@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
+from typing import Any
 
 from fedclass.errors import RunError
-from fedclass.report.rows import Row, Setting, check_seeds, find, read_config, rows
+from fedclass.report.rows import Row, Setting, check_seeds, find, rows
 from fedclass.report.statistics import paired
+from fedclass.runs.config_file import read_config
 from fedclass.runs.progress import left_out
 from fedclass.runs.summary import Result
 
@@ -15,7 +17,7 @@ HEADLINES = {"global": "accuracy_last", "forgetting": "forgetting_fedclass"}
 TEST, VALIDATION = "", "validation_"  # what stands before a figure's name in a summary, by the images it is on
 MARK = " *"
 
-ONE_SEED = ("Percentage points. One seed ranks nothing; several, such as --seeds 0,1,2, give intervals.",)
+ONE_SEED = ("Percentage points. One seed ranks nothing; several, such as 0,1,2, give intervals.",)
 SEVERAL_SEEDS = (
     "Percentage points. Intervals: Student's t over seeds, not corrected for several comparisons.",
     "Not distinguishable: the interval contains 0. Few seeds make wide intervals.",
@@ -130,7 +132,7 @@ def _table(found: Sequence[Row], images: str, best: Row | None = None) -> Table:
         notes.append("Validation: on training images that clients held out (data.validation), by which to choose.")
         notes += [f"{MARK.strip()} the highest validation accuracy"] if best is not None and len(found) > 1 else []
     elif best is None and len({row.label.method for row in found}) < len(found):
-        notes.append("Rows are compared on test images; to choose between them use --set data.validation=0.1")
+        notes.append("Rows are compared on test images; to choose between them use data.validation=0.1")
     if parts := left_out(*(run.summary for run in results)):
         notes.append(f"Each run {', '.join(parts)}.")
     spread = ": mean ± deviation" if len(seeds) > 1 else ""
@@ -166,6 +168,59 @@ def differences_table(found: Sequence[Row], reference: Row, *, images: str = "")
         rows=tuple(cells),
         notes=ONE_SEED if len(reference.seeds) == 1 else SEVERAL_SEEDS,
     )
+
+
+def row_records(results: Sequence[Result], *, against: str | None = None) -> list[dict[str, Any]]:
+    """The rows of `comparison` as plain values, nothing rounded: of each figure its mean over seeds, `_deviation`, and,
+    of the headlines, `difference_` from the reference row, with `_low` and `_high`, its 95 % interval, and `_verdict`.
+
+    Of runs with validation images, figures are on these; only the best row has test figures, too.
+    """
+    records = []
+    for members in streams(results):
+        found, images = rows(members), images_of(members)
+        reference = reference_row(found, against) if len(found) > 1 else None
+        if reference is not None:
+            check_seeds(found)
+        best = chosen(found) if images == VALIDATION else None
+        for row in found:
+            shown = {images, TEST} if row is best else {images}
+            record = _about(row) | {key: value for each in sorted(shown) for key, value in _means(row, each).items()}
+            records.append(record | ({} if reference in (None, row) else _differences(row, reference, images)))
+    return records
+
+
+def _about(row: Row) -> dict[str, Any]:
+    s = row.runs[0].summary
+    same = {key: s[key] for key in ("method", "variant", "dataset", "official_data")}
+    return {"label": str(row.label), **same, "tasks": ",".join(map(str, s["tasks"])), "seeds": len(row.seeds)}
+
+
+def _means(row: Row, images: str) -> dict[str, float | None]:
+    figures = {f"accuracy_task_{i + 1}": [run.summary[f"{images}accuracy_matrix"][-1][i] for run in row.runs]
+               for i in range(len(row.runs[0].summary["tasks"]))}  # fmt: skip
+    figures |= {key: [run.summary[images + key] for run in row.runs] for key in HEADLINES.values()}
+    made: dict[str, float | None] = {}
+    for key, values in figures.items():
+        known = [value for value in values if value is not None]
+        made[images + key] = mean(known) if known else None
+        made[f"{images}{key}_deviation"] = stdev(known) if len(known) > 1 else None
+    return made
+
+
+def _differences(row: Row, reference: Row | None, images: str) -> dict[str, Any]:
+    assert reference is not None
+    made: dict[str, Any] = {"reference": str(reference.label)}
+    for key in HEADLINES.values():
+        both = zip(row.runs, reference.runs, strict=True)
+        pairs = [(a.summary[images + key], b.summary[images + key]) for a, b in both]
+        if any(None in pair for pair in pairs):
+            continue
+        gap = paired(*zip(*pairs, strict=True))
+        low, high = gap.interval or (None, None)
+        name = f"difference_{images}{key}"
+        made |= {name: gap.mean, f"{name}_low": low, f"{name}_high": high, f"{name}_verdict": gap.verdict}
+    return made
 
 
 def sizes(tasks: Sequence[int]) -> str:

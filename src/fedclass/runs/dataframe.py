@@ -1,23 +1,23 @@
 """Runs as rows of a table, for pandas or whatever reads a list of dicts."""
 
 import os
-import tomllib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from fedclass import metrics
 from fedclass.errors import ConfigError, RunError
+from fedclass.runs.config_file import flat, read_config
 from fedclass.runs.events import RoundFinished, TaskFinished, read_events
 from fedclass.runs.find import Listed, list_runs
 from fedclass.runs.layout import RunDirectory
-from fedclass.runs.moved_keys import relocated
 
 Record = dict[str, str | int | float | bool | None]
 Place = str | os.PathLike[str]
-Per = Literal["run", "round"]
+Per = Literal["run", "round", "client"]
 
-LISTS = ("accuracy_matrix", "forgetting_per_task")  # of the summary, which get a column per task
+LISTS = ("accuracy_matrix", "forgetting_per_task", "accuracy_per_client")  # of the summary, which are no columns
 VALIDATION = "validation_"
 
 
@@ -33,6 +33,10 @@ def results(places: Place | Iterable[Place] = "runs", *, per: Per = "run") -> li
     per="round": a record for each round after which the global model was tested, of unfinished runs too. Tasks and
     rounds count from 1; accuracies are in percent, over all classes met so far.
 
+    per="client": a record for each client after each finished task: the global model's accuracy on test images in the
+    shares of the client's own classes (`metrics.accuracy_per_client`), with how many images and classes it has of those
+    met so far. A client of which that is not known, such as a site that withholds its counts, has None.
+
     A run that holds out validation images has the same figures on them, with validation_ before their names; within
     tasks it has these alone.
 
@@ -41,15 +45,13 @@ def results(places: Place | Iterable[Place] = "runs", *, per: Per = "run") -> li
     if per not in get_args(Per):
         raise ConfigError(f"results: per = {per!r}: must be one of {', '.join(map(repr, get_args(Per)))}")
     runs = [run for place in ([places] if isinstance(places, str | os.PathLike) else places) for run in _runs(place)]
-    if per == "round":
-        return [record for run in runs for record in _rounds(run)]
+    if per != "run":
+        return [record for run in runs for record in (_rounds(run) if per == "round" else _clients(run))]
     return [_run(run.path, run.summary) for run in runs if run.summary is not None]
 
 
 def _runs(place: Place) -> list[Listed]:
     folder = Path(place).expanduser()
-    if not folder.is_dir():
-        raise RunError(f"{folder}: no such folder")
     found, damaged = list_runs(folder)
     for error in damaged:
         warnings.warn(str(error), stacklevel=3)
@@ -60,33 +62,49 @@ def _runs(place: Place) -> list[Listed]:
 
 def _run(path: Path, summary: Mapping[str, Any]) -> Record:
     record: Record = {"run": str(path)}
-    record |= _flat({key: value for key, value in summary.items() if key.removeprefix(VALIDATION) not in LISTS})
+    record |= _plain({key: value for key, value in summary.items() if key.removeprefix(VALIDATION) not in LISTS})
     for images in ("", VALIDATION):
         for task, accuracy in enumerate(summary.get(f"{images}accuracy_matrix", [[]])[-1], start=1):
             record[f"{images}accuracy_task_{task}"] = accuracy
         for task, forgotten in enumerate(summary.get(f"{images}forgetting_per_task", []), start=2):
             record[f"{images}forgetting_after_task_{task}"] = forgotten
-    return record | _flat(_recipe(RunDirectory(path).config))
+    return record | _plain(read_config(path))
 
 
-def _recipe(path: Path) -> dict[str, Any]:
-    try:
-        return relocated(tomllib.loads(path.read_text(encoding="utf-8")), where=str(path))[0]
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise RunError(f"{path}: is damaged ({error})") from error
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Record:
+def _plain(table: Mapping[str, Any]) -> Record:
     """Tables within tables become dotted keys, lists become text: "5,5"."""
-    record: Record = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            record |= _flat(value, f"{prefix}{key}.")
-        else:
-            record[prefix + key] = ",".join(map(str, value)) if isinstance(value, list) else value
-    return record
+    return {key: ",".join(map(str, value)) if isinstance(value, list) else value for key, value in flat(table).items()}
+
+
+def _clients(run: Listed) -> Iterator[Record]:
+    start = run.started
+    ends = {
+        event.task: event for event in read_events(RunDirectory(run.path).events) if isinstance(event, TaskFinished)
+    }
+    for task, end in sorted(ends.items()):
+        accuracies = metrics.accuracy_per_client(end.confusion, start.counts)
+        for client, (held, accuracy) in enumerate(zip(start.counts, accuracies, strict=True)):
+            met = held[: len(end.confusion)]
+            yield {
+                **_identity(run),
+                "task": task + 1,
+                "client": client,
+                "name": start.name_of(client),
+                "images": sum(met),
+                "classes": sum(count > 0 for count in met),
+                "accuracy": accuracy,
+            }
+
+
+def _identity(run: Listed) -> Record:
+    start = run.started
+    return {
+        "run": str(run.path),
+        "method": start.method,
+        "variant": start.variant,
+        "dataset": start.dataset,
+        "seed": start.seed,
+    }
 
 
 def _rounds(run: Listed) -> Iterator[Record]:
@@ -108,11 +126,7 @@ def _rounds(run: Listed) -> Iterator[Record]:
         else:
             continue
         yield {
-            "run": str(run.path),
-            "method": start.method,
-            "variant": start.variant,
-            "dataset": start.dataset,
-            "seed": start.seed,
+            **_identity(run),
             "task": task + 1,
             "round": round + 1,
             "round_in_run": task * start.rounds + round + 1,

@@ -4,12 +4,13 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, get_args
 
 from fedclass.errors import RunError
+from fedclass.schema import read_record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,8 +280,6 @@ def parsed(line: str | bytes, *, path: Path, number: int) -> Event:
     """The event of line `number` of `path`."""
     try:
         record = json.loads(line)
-        kind = KINDS[record["event"]]
-        known = {f.name for f in fields(kind)}
-        return kind(**{name: value for name, value in record.items() if name in known})
+        return read_record(KINDS[record["event"]], record)
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path}, line {number}: not an event of fedclass ({error})") from error

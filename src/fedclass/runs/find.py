@@ -1,5 +1,6 @@
 """Which run directories there are below a folder, finished or not."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,26 +11,40 @@ from fedclass.runs.layout import RunDirectory
 from fedclass.runs.summary import Result
 
 
-def runs_at(folder: Path) -> list[Path]:
-    """`folder`, if it is a run directory, or else the run directories in it, at any depth.
+def find_runs(place: Path, *, waiting: bool = False) -> list[Path]:
+    """The run directories at a place, by name: itself, if it is one, or else those within it, at any depth.
 
-    An empty folder right in it has yet to become one: `fedclass compare` makes the folders of all its runs first.
+    waiting: also those that have yet to begin, with a recipe only, or empty: `fedclass compare` makes the folders of
+    all its runs first, right in its own.
     """
+    if not place.is_dir():
+        raise RunError(f"{place}: no such folder; `fedclass list` shows the runs, `fedclass run` makes one")
     try:
-        if _is_run(folder):
-            return [folder]
-        inside = {path for path in folder.iterdir() if path.is_dir() and _is_run(path)}
-        inside |= {events.parent for events in folder.rglob("events.jsonl")}
+        if _is_run(place, waiting=waiting):
+            return [place]
+        inside = {events.parent for events in place.rglob("events.jsonl")}
+        if waiting:
+            inside |= {path for path in place.iterdir() if path.is_dir() and _is_run(path, waiting=True)}
     except OSError as error:
-        raise RunError(f"{folder}: cannot read it ({error.strerror}); `fedclass list` shows the runs") from error
-    if not inside:
-        raise RunError(f"{folder}: neither a run directory nor a folder of them; `fedclass list` shows the runs")
+        raise RunError(f"{place}: cannot be read ({error.strerror})") from error
     return sorted(inside)
 
 
-def _is_run(folder: Path) -> bool:
+def find_all(places: Iterable[Path], *, waiting: bool = False) -> list[Path]:
+    """The runs of all places, each once, in order. A place without any is an error."""
+    found: dict[Path, Path] = {}
+    for place in places:
+        inside = find_runs(place, waiting=waiting)
+        if not inside:
+            raise RunError(f"{place}: is no run directory, and there is none within it; `fedclass run` makes one")
+        for run in inside:
+            found.setdefault(run.resolve(), run)
+    return list(found.values())
+
+
+def _is_run(folder: Path, *, waiting: bool) -> bool:
     directory = RunDirectory(folder)
-    return directory.events.exists() or directory.config.exists() or not any(folder.iterdir())
+    return directory.events.exists() or (waiting and (directory.config.exists() or not any(folder.iterdir())))
 
 
 @dataclass(frozen=True)
@@ -46,14 +61,14 @@ class Listed:
         return self.started.rounds * len(self.started.tasks)
 
 
-def list_runs(folder: Path) -> tuple[list[Listed], list[RunError]]:
-    """All run directories below `folder`, oldest first, and what is wrong with those that cannot be read."""
+def list_runs(place: Path) -> tuple[list[Listed], list[RunError]]:
+    """The runs at a place, oldest first, and what is wrong with those that cannot be read."""
     found, damaged = [], []
-    for events in sorted(folder.rglob("events.jsonl"), key=lambda path: path.stat().st_mtime):
-        directory = RunDirectory(events.parent)
+    directories = [RunDirectory(root) for root in find_runs(place)]
+    for directory in sorted(directories, key=lambda directory: directory.events.stat().st_mtime):
         try:
-            facts = list(read_events(events))
-            summary = Result.read(events.parent).summary if directory.summary.exists() else None
+            facts = list(read_events(directory.events))
+            summary = Result.read(directory.root).summary if directory.finished else None
         except RunError as error:
             damaged.append(error)
             continue
@@ -62,5 +77,5 @@ def list_runs(folder: Path) -> tuple[list[Listed], list[RunError]]:
             for fact in facts:
                 started = started.knowing(fact) if isinstance(fact, SitesKnown) else started
             done = sum(isinstance(fact, RoundFinished) for fact in facts)
-            found.append(Listed(events.parent, started, done, summary))
+            found.append(Listed(directory.root, started, done, summary))
     return found, damaged

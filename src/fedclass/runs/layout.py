@@ -3,11 +3,11 @@
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -120,12 +120,12 @@ def create(root: Path) -> RunDirectory:
     try:
         root.mkdir(parents=True, exist_ok=True)
         if {path.name for path in root.iterdir()} - {".lock", "config.toml.part"}:  # these of a run that never began
-            raise RunError(f"{root}: is not empty; choose another --out, or remove it")
+            raise RunError(f"{root}: is not empty; choose another directory, or remove it")
         probe = root / ".writable"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise RunError(f"{root}: cannot write there ({error.strerror}); choose another --out") from error
+        raise RunError(f"{root}: cannot write there ({error.strerror}); choose another directory") from error
     return RunDirectory(root)
 
 
@@ -147,10 +147,7 @@ def write_atomically(path: Path, content: str | bytes, *, mode: int = 0o666) -> 
         raise
 
 
-def flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's keys as --set writes them: {"train": {"rounds": 2}} as {"train.rounds": 2}."""
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        inner = flat(value) if isinstance(value, dict) else {}
-        found |= {f"{name}.{key}": entry for key, entry in inner.items()} or {name: value}
-    return found
+def fresh(name: str) -> Path:
+    """Below runs/, with the time before the name."""
+    milliseconds = time.time_ns() // 1_000_000 % 1000  # two runs may start within a second
+    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}{milliseconds:03d}-{name}"

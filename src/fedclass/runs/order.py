@@ -7,6 +7,7 @@ from typing import Self
 
 from fedclass.errors import RunError
 from fedclass.runs.layout import write_atomically
+from fedclass.schema import read_record
 
 NAME = "order.json"
 
@@ -33,11 +34,10 @@ class Order:
         """Of a folder in which nothing was compared: no order."""
         path = folder / NAME
         try:
-            content = json.loads(path.read_bytes())
-            return cls(tuple(map(str, content["runs"])), content["against"])
+            return read_record(cls, json.loads(path.read_bytes()))
         except FileNotFoundError:
             return cls()
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise RunError(
                 f"{path}: is damaged ({error}); without it, rows come in the order of their names"
             ) from error

@@ -46,8 +46,8 @@ def open_sinks(names: Sequence[str], roots: Sequence[Path]) -> Iterator[Callable
 
 def _opened(name: str, root: Path) -> Sink:
     if name not in SINKS:
-        raise ConfigError(f"--sink {name}: no such sink; there are {', '.join(SINKS)}")
+        raise ConfigError(f"sink {name}: no such sink; there are {', '.join(SINKS)}")
     try:
         return SINKS[name](root)
     except ImportError as error:
-        raise ConfigError(f"--sink {name}: {error}; pip install 'fedclass[{name}]'") from error
+        raise ConfigError(f"sink {name}: {error}; pip install 'fedclass[{name}]'") from error

@@ -2,13 +2,13 @@
 
 import hashlib
 import sys
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from fedclass.metrics import accuracy_micro, accuracy_row
+from fedclass.runs.config_file import flat, read_config
 from fedclass.runs.events import (
     Event,
     RoundFinished,
@@ -115,18 +115,10 @@ class Feed:
         with self.directory.events.open("rb") as log:
             first = log.readline()  # has the time in it, and stays when the run goes on
         place = str(self.directory.root.resolve()).encode()  # two runs may begin alike, within a millisecond
-        recipe = tomllib.loads(self.directory.config.read_text(encoding="utf-8"))
         facts = {"variant": started.variant, "version": started.version}
         name = f"{started.method} {started.dataset} s{started.seed}"
-        return Start(hashlib.sha256(place + first).hexdigest()[:16], name, flat(recipe) | facts)
-
-
-def flat(table: Mapping[str, Any]) -> dict[str, Any]:
-    """{"train": {"rounds": 2}} as {"train.rounds": 2}."""
-    rows: dict[str, Any] = {}
-    for key, value in table.items():
-        rows |= {f"{key}.{name}": v for name, v in flat(value).items()} if isinstance(value, Mapping) else {key: value}
-    return rows
+        recipe = flat(read_config(self.directory.root))
+        return Start(hashlib.sha256(place + first).hexdigest()[:16], name, recipe | facts)
 
 
 def figures(event: RoundFinished | TaskFinished, started: RunStarted) -> tuple[int, dict[str, float]]:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -17,6 +16,7 @@ from torch import Tensor
 from fedclass.engines.flower.frames import Frame
 from fedclass.errors import ClientError
 from fedclass.models.weights import plain
+from fedclass.schema import read_record
 from fedclass.wire import Announcement, Job, Phase, Plan, Update, Weights
 
 T = TypeVar("T")
@@ -146,13 +146,7 @@ def _only(frame: Frame, names: Sequence[str]) -> None:
 
 
 def _read(kind: type[T], table: Any) -> T:
-    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
-    if not isinstance(table, dict) or set(table) != known:
-        odd = sorted(set(table) ^ known) if isinstance(table, dict) else [type(table).__name__]
-        raise ClientError(f"{kind.__name__}: has other fields than it should ({', '.join(map(str, odd))})")
     try:
-        return TypeAdapter(kind).validate_python(table)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ClientError(f"{kind.__name__}: {where}: {first['msg']}") from error
+        return read_record(kind, table, exact=True)
+    except ValueError as error:
+        raise ClientError(f"{kind.__name__}: {error}") from error

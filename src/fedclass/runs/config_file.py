@@ -1,9 +1,12 @@
-"""Keys of recipes that were in another table once: old recipes and stored ones are read as if written today."""
+"""The recipe that a run keeps, config.toml. Recipes of older versions are read as if written today."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from fedclass.errors import ConfigError
+from fedclass.errors import ConfigError, RunError
+from fedclass.runs.layout import RunDirectory
+from fedclass.schema import read_toml
 
 MOVED = {
     "train.learning_rate": "optimizer.learning_rate",
@@ -31,3 +34,26 @@ def relocated(tables: Mapping[str, Any], *, where: str) -> tuple[dict[str, Any],
         into[key] = placed[source].pop(key)
         found.append(old)
     return placed, found
+
+
+def read_config(root: Path) -> dict[str, Any]:
+    """The tables of a run's config.toml."""
+    path = RunDirectory(root).config
+    try:
+        config, _ = relocated(read_toml(path), where=str(path))
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror}); is {root} a run directory?") from error
+    except ConfigError as error:
+        raise RunError(f"{path}: is damaged ({error})") from error
+    return config
+
+
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's keys as --set writes them: {"train": {"rounds": 2}} as {"train.rounds": 2}."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}.{key}": entry for key, entry in flat(value).items()}
+        else:
+            found[name] = value
+    return found

@@ -1,0 +1,42 @@
+"""Finished runs for a table, in the order in which they were compared."""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedclass.errors import RunError
+from fedclass.runs.find import find_runs
+from fedclass.runs.layout import RunDirectory
+from fedclass.runs.order import Order
+from fedclass.runs.summary import Result
+
+
+def collect(paths: Sequence[Path], warn: Callable[[str], None]) -> tuple[list[Result], str | None]:
+    """The finished runs that paths name or contain, each once, and the row that they were compared with, if any.
+
+    Runs in a folder come in the order in which they were compared there; others in the order of their names.  warn:
+    hears of runs that are left out.
+    """
+    found: dict[Path, Result] = {}
+    against = None
+    for path in paths:
+        roots = find_runs(path)
+        orders = {folder: Order.read(folder) for folder in sorted({root.parent for root in roots}, key=_natural)}
+        places = {folder: number for number, folder in enumerate(orders)}
+        roots.sort(key=lambda root: (places[root.parent], orders[root.parent].place(root.name), _natural(root)))
+        finished = [root for root in roots if RunDirectory(root).summary.exists()]
+        if not finished:
+            raise RunError(f"{path}: no finished runs to compare there; `fedclass list {path}` shows how far they got")
+        for root in roots:
+            if root not in finished:
+                warn(f"{root}: not finished, left out")
+        found |= {root.resolve(): Result.read(root) for root in finished if root.resolve() not in found}
+        if path not in roots:  # a run that is named itself comes in the order of the names
+            against = against or next((order.against for order in orders.values() if order.against), None)
+    return list(found.values()), against
+
+
+def _natural(path: Path) -> list[tuple[float, str]]:
+    """beta=3 before beta=10."""
+    numbers_and_words = re.findall(r"(\d+(?:\.\d+)?)|(\D+)", str(path))
+    return [(float(number) if number else -1.0, word) for number, word in numbers_and_words]
