@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import fedclass
 from commands import called, started
 from fedclass.runs.events import TaskFinished, read_events
 
@@ -60,6 +61,15 @@ def test_a_budget_stops_the_worse_candidates_and_finishes_the_best(
     assert "2 rounds" in left
     assert "task 3, 1 rounds each" in left
 
+    same = {"method": "fedavg", "out": tmp_path / "few", "progress": False}
+    (row,) = fedclass.sweep(None, [*keys, *own], budget=3, save=tmp_path / "again.toml", **same)
+    assert row["validation_accuracy_last"] == after[best][2]
+    assert tomllib.loads((tmp_path / "again.toml").read_text())["fedavg"] == found
+    rows = fedclass.sweep(None, [*keys, *own], dry_run=True, **same)
+    assert [record["finished"] for record in rows].count(True) == 2
+    assert [bool(record["images"] and record["seconds"]) for record in rows].count(True) == 1
+    assert {path: path.stat().st_mtime_ns for path in files} == files, "nor from Python"
+
 
 @pytest.mark.parametrize(
     ("words", "message"),
@@ -70,7 +80,7 @@ def test_a_budget_stops_the_worse_candidates_and_finishes_the_best(
             ("--budget", "1", "--set", "data.validation=0.25"),
             "budget 1: 3 candidates and 1 seed need at least 3 full",
         ),
-        (("--budget", "9", "--dry-run", "--set", "data.validation=0.25"), "leave --against and --dry-run out"),
+        (("--budget", "9", "--dry-run", "--set", "data.validation=0.25"), "leave against and dry run out"),
         (
             ("--budget", "9", "--set", "data.validation=0.25", "--set", "stream.tasks=[2,2],[1,3]"),
             "candidates must have the same data and tasks",

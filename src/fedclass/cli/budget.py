@@ -43,7 +43,7 @@ def check_choosing(
 ) -> None:
     """Whether one can be chosen, before anything is run."""
     if choosing.budget is not None and (against is not None or dry_run):
-        raise ConfigError("budget: what is run depends on what comes out; leave --against and --dry-run out")
+        raise ConfigError("budget: what is run depends on what comes out; leave against and dry run out")
     asked = "budget" if choosing.budget is not None else "save" if choosing.save else None
     if asked is not None and not all(member.experiment.data.validation for member in members):
         raise ConfigError(f"{asked}: chooses by validation images, of which there are none; set data.validation=0.1")

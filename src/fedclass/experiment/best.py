@@ -47,4 +47,4 @@ def save_best(path: Path, method: str, best: Best) -> None:
     try:
         write_atomically(path, tomli_w.dumps(dict(sorted(tables.items()))))
     except OSError as error:
-        raise ConfigError(f"--save {path}: cannot be written ({error.strerror}); choose another name") from error
+        raise ConfigError(f"{path}: cannot be written ({error.strerror}); choose another name") from error
