@@ -1,145 +1,306 @@
-"""One hostile client of four, against each rule of [aggregation], on drawn digits: accuracy in percent, as Markdown.
+"""Hostile clients against each defence of [aggregation], on drawn digits: accuracy in percent, for docs/attacks.md.
 
-    python bench/attacks.py [--seeds 0,1,2] [--attacks none,sign-flip] [--rules mean,median] [--set train.rounds=8]
+    python bench/attacks.py [--seeds 0,1] [--layouts 1of4] [--attacks none,sign-flip] [--defences mean,sites]
+    python bench/attacks.py --only-tables       # write the tables of docs/attacks.md from docs/attacks.json
 
-All ten digits come in one task to four clients with uneven shares; the last client is the hostile one. A cell is the
-mean over seeds of the accuracy on all test images, with how many rounds were undone; "ended": a round had no usable
-update, and so the run. A run takes about a minute on one core. To see that all of it works:
---seeds 0 --attacks none,zero --rules mean,median --set train.rounds=1
+All ten digits come in one task to clients with uneven shares; the last clients are the hostile ones. Each cell, a run
+of some seconds on one core, is stored in docs/attacks.json as soon as it is measured, and is not measured again.
 """
 
 import argparse
+import json
+import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
+import numpy as np
 import torch
 
+from fedclass.data.image_set import Split
 from fedclass.engines.inprocess import InProcess
 from fedclass.errors import RoundError
 from fedclass.experiment.recipe import load
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import Setup, prepare
+from fedclass.federation.evaluate import confusion
+from fedclass.federation.server import Missing
 from fedclass.federation.store import MemoryStore
 from fedclass.runs.events import RoundFinished, read_events
-from fedclass.runs.layout import create
-from fedclass.wire import Job, Update
+from fedclass.runs.layout import create, write_atomically
+from fedclass.wire import Job, Update, Weights
 
-CLIENTS = 4
-HOSTILE = CLIENTS - 1
+DOCS = Path(__file__).parents[1] / "docs"
+DATA, PAGE = DOCS / "attacks.json", DOCS / "attacks.md"
+LAYOUTS = {"1of4": (4, 1), "2of10": (10, 2)}  # clients, hostile ones
 RECIPE = [
     "stream.tasks=10",
-    f"partition.clients={CLIENTS}",
     "memory.per_client=0",
-    "train.rounds=10",
+    "data.fraction=0.015",
+    "data.test_fraction=0.05",
+    "data.size=16",
+    "train.rounds=6",
+    "train.local_epochs=2",
+    "train.batch_size=8",
     "server.participation=1",
     "evaluation.every=0",
 ]
-RULES = {
+GUARDED = ["aggregation.clip_norm=1", "aggregation.screen=true"]
+DEFENCES = {
     "mean": ["aggregation.clip_norm=0"],
-    "clipped mean": ["aggregation.clip_norm=2"],
-    "trimmed mean": ["aggregation.rule=trimmed-mean"],
-    "median": ["aggregation.rule=median"],
-    "geometric median": ["aggregation.rule=geometric-median"],
-    "multi-krum": ["aggregation.rule=multi-krum"],
+    "sites": GUARDED,  # what a federation has if its recipe does not say otherwise
+    "trimmed mean": [*GUARDED, "aggregation.rule=trimmed-mean"],
+    "median": [*GUARDED, "aggregation.rule=median"],
+    "geometric median": [*GUARDED, "aggregation.rule=geometric-median"],
+    "multi-krum": [*GUARDED, "aggregation.rule=multi-krum"],
 }
+LITTLE = 1.5  # standard deviations
+TARGET = 0  # of the backdoor: what carries the mark is to be called 0
+Change = Callable[[Update, Job, Sequence[Update]], Update]
 
 
-def moved(factor: float) -> Callable[[Update, Job], Update]:
+# What a hostile client sends. Its own update, the job, and what honest ones send: it is to know all.
+
+
+def moved(factor: float) -> Change:
     """The client's way from the model, times a factor."""
 
-    def change(update: Update, job: Job) -> Update:
+    def change(update: Update, job: Job, _: Sequence[Update]) -> Update:
         weights = {n: (w + factor * (update.weights[n] - w)).to(w.dtype) for n, w in job.weights.items()}
         return replace(update, weights=weights)
 
     return change
 
 
-def zero(update: Update, _: Job) -> Update:
+def zero(update: Update, _: Job, __: Sequence[Update]) -> Update:
     return replace(update, weights={name: torch.zeros_like(w) for name, w in update.weights.items()}, examples=2**40)
 
 
-ATTACKS: dict[str, Callable[[Update, Job], Update]] = {
-    "none": lambda update, _: update,
-    "sign-flip": moved(-1.0),
-    "sign-flip x5": moved(-5.0),
-    "x10": moved(10.0),
-    "labels": lambda update, _: update,  # what it learns from is changed instead
-    "claim": lambda update, _: replace(update, examples=2**40),
-    "zero": zero,
-}
+def little(update: Update, job: Job, honest: Sequence[Update]) -> Update:
+    """ "A little is enough" (Baruch et al. 2019): the honest mean, less some standard deviations, number by number."""
+    weights = {}
+    for name, start in job.weights.items():
+        rows = torch.stack([one.weights[name].double() for one in honest])
+        weights[name] = (rows.mean(dim=0) - LITTLE * rows.std(dim=0)).to(start.dtype)
+    return replace(update, weights=weights)
 
 
-class Attacked(InProcess):
-    def __init__(self, setup: Setup, change: Callable[[Update, Job], Update]) -> None:
-        super().__init__(setup.client(MemoryStore()))
-        self.change = change
-
-    def run(self, jobs: Sequence[Job]) -> Iterator[Update]:
-        for job, update in zip(jobs, super().run(jobs), strict=True):
-            hostile = job.client == HOSTILE and job.phase == "train"
-            yield self.change(update, job) if hostile else update
+def replacing(clients: int) -> Change:
+    """Model replacement (Bagdasaryan et al. 2020): long enough to outweigh all others."""
+    return moved(float(clients))
 
 
-def with_flipped_labels(setup: Setup) -> Setup:
+def unchanged(update: Update, *_: object) -> Update:
+    return update
+
+
+def absent(update: Update, *_: object) -> Update:
+    """Takes no part: what the others reach without its images, and so what any defence can hope for."""
+    return update
+
+
+def rides_free(update: Update, job: Job, _: Sequence[Update]) -> Update:
+    return replace(update, weights=dict(job.weights))
+
+
+def rows_turned(update: Update, job: Job, _: Sequence[Update]) -> Update:
+    """Rows of the head alone, turned round; with the claim to hold every class."""
+    away = moved(-1.0)(update, job, ())
+    return replace(update, weights={n: (away if n.startswith("head.") else update).weights[n] for n in job.weights})
+
+
+def attacks(clients: int) -> dict[str, Change]:
+    return {
+        "none": unchanged,
+        "absent": absent,
+        "sign-flip": moved(-1.0),
+        "sign-flip x5": moved(-5.0),
+        "x10": moved(10.0),
+        "labels": unchanged,  # what it learns from is changed instead
+        "claim": lambda update, *_: replace(update, examples=2**40),
+        "zero": zero,
+        "little": little,
+        "backdoor": unchanged,
+        "replacement": replacing(clients),
+        "classes": rows_turned,
+        "free rider": rides_free,
+    }
+
+
+# What it learns from.
+
+
+def with_flipped_labels(setup: Setup, hostile: Sequence[int]) -> Setup:
     """Digit d of the hostile client is called 9 - d."""
     stream, targets = setup.stream, setup.stream.targets.copy()
-    own = stream.shares[HOSTILE]
-    targets[own] = len(stream.classes) - 1 - targets[own]
+    for client in hostile:
+        own = stream.shares[client]
+        targets[own] = len(stream.classes) - 1 - targets[own]
     return replace(setup, stream=replace(stream, targets=targets))
 
 
+def marked(images: np.ndarray) -> np.ndarray:
+    """With a white square in a corner."""
+    changed = images.copy()
+    changed[:, :4, :4] = 255
+    return changed
+
+
+def with_backdoor(setup: Setup, hostile: Sequence[int]) -> Setup:
+    """Every second image of the hostile client carries the mark, and is called 0."""
+    stream = setup.stream
+    targets, data = stream.targets.copy(), stream.data
+    images = data.train.images.copy()
+    for client in hostile:
+        own = stream.shares[client][::2]
+        targets[own], images[own] = TARGET, marked(images[own])
+    changed = replace(data, train=Split(images, data.train.labels))
+    return replace(setup, stream=replace(stream, targets=targets, data=changed))
+
+
 @dataclass(frozen=True)
-class Outcome:
-    accuracy: float | None  # None: the run ended before its time
-    undone: int
+class Federation(Setup):
+    """As between sites: whoever holds how many images has announced it."""
+
+    liars: tuple[int, ...] = ()  # they announce all classes
+
+    def holds(self, client: int) -> Sequence[int]:
+        return range(len(self.stream.classes)) if client in self.liars else list(super().holds(client))
+
+    def most_examples(self, client: int) -> int | None:
+        return len(self.stream.shares[client])
 
 
-def attacked(attack: str, rule: str, seed: int, settings: Sequence[str]) -> Outcome:
-    setup = prepare(load("demo", [*RECIPE, *RULES[rule], *settings], method="fedavg", seed=seed))
-    there = with_flipped_labels(setup) if attack == "labels" else setup
+class Attacked(InProcess):
+    def __init__(self, setup: Setup, hostile: Sequence[int], change: Change) -> None:
+        super().__init__(setup.client(MemoryStore()))
+        self.hostile, self.change = hostile, change
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Update | Missing]:  # type: ignore[override]
+        updates = list(super().run(jobs))
+        honest = [update for update in updates if update.client not in self.hostile]
+        for job, update in zip(jobs, updates, strict=True):
+            hostile = job.client in self.hostile and job.phase == "train"
+            if hostile and self.change is absent:
+                yield Missing(job.client, "is absent")
+            else:
+                yield self.change(update, job, honest) if hostile else update
+
+
+def attacked(layout: str, attack: str, defence: str, seed: int) -> dict[str, Any]:
+    """accuracy: None if the run ended before its time.  fooled: of test images with the mark, percent called 0."""
+    clients, bad = LAYOUTS[layout]
+    hostile = range(clients - bad, clients)
+    setup = prepare(
+        load("demo", [*RECIPE, f"partition.clients={clients}", *DEFENCES[defence]], method="fedavg", seed=seed)
+    )
+    doctored = {"labels": with_flipped_labels, "backdoor": with_backdoor, "replacement": with_backdoor}
+    there = doctored.get(attack, lambda setup, _: setup)(setup, hostile)
+    if defence != "mean":
+        setup = Federation(**vars(setup), liars=tuple(hostile) if attack == "classes" else ())
     with tempfile.TemporaryDirectory() as folder:
         directory = create(Path(folder) / "run")
         try:
-            summary = run(setup, Attacked(there, ATTACKS[attack]), directory)
+            summary = run(setup, Attacked(there, hostile, attacks(clients)[attack]), directory)
         except RoundError:
-            return Outcome(None, 0)
+            return {"accuracy": None}
         rounds = [event for event in read_events(directory.events) if isinstance(event, RoundFinished)]
-    return Outcome(float(summary["accuracy_last"]), sum(event.rolled_back for event in rounds))
+        outcome: dict[str, Any] = {"accuracy": round(float(summary["accuracy_last"]), 1)}
+        if attack in ("backdoor", "replacement"):
+            from safetensors.torch import load_file
+
+            outcome["fooled"] = round(fooled(setup, load_file(directory.model)), 1)
+    undone = sum(event.rolled_back for event in rounds)
+    return outcome | ({"undone": undone} if undone else {})
 
 
-def cell(outcomes: Sequence[Outcome]) -> str:
-    accuracies = [outcome.accuracy for outcome in outcomes if outcome.accuracy is not None]
-    ended, undone = len(outcomes) - len(accuracies), sum(outcome.undone for outcome in outcomes)
+def fooled(setup: Setup, weights: Weights) -> float:
+    model = setup.build()
+    model.grow_to(len(setup.stream.classes), seed=0)
+    model.load({name: weights[name] for name in model.weights()})
+    test = setup.stream.test
+    counts = confusion(model, setup.experiment.method, {}, Split(marked(test.images), test.labels), setup.normalisation)
+    others = [label for label in range(len(counts)) if label != TARGET]
+    return 100 * float(counts[others, TARGET].sum() / counts[others].sum())
+
+
+# The page.
+
+
+def table(cells: Mapping[str, Mapping[str, Any]], layout: str) -> list[str]:
+    """A row per attack. A cell: the mean over seeds, how many seeds, and what else happened."""
+    known = [key.split("/") for key in cells]
+    defences = [name for name in DEFENCES if any(key[0] == layout and key[2] == name for key in known)]
+    rows = [name for name in attacks(4) if any(key[0] == layout and key[1] == name for key in known)]
+    if not rows:
+        return ["Not measured yet."]
+    lines = [f"| attack | {' | '.join(defences)} |", f"|---|{'---|' * len(defences)}"]
+    for attack in rows:
+        found = [
+            [cells[key] for key in cells if key.split("/")[:3] == [layout, attack, defence]] for defence in defences
+        ]
+        lines.append(f"| {attack} | {' | '.join(map(cell, found))} |")
+    return lines
+
+
+def cell(outcomes: Sequence[Mapping[str, Any]]) -> str:
+    if not outcomes:
+        return "–"
+    accuracies = [one["accuracy"] for one in outcomes if one["accuracy"] is not None]
+    ended, undone = len(outcomes) - len(accuracies), sum(one.get("undone", 0) for one in outcomes)
     parts = [f"{mean(accuracies):.1f}"] if accuracies else []
+    if deceived := [one["fooled"] for one in outcomes if "fooled" in one]:
+        parts.append(f"fooled {mean(deceived):.0f} %")
     parts += [f"{undone} undone"] if undone else []
     parts += [f"{ended} ended" if accuracies else "ended"] if ended else []
-    return ", ".join(parts)
+    return ", ".join(parts) + f" ({len(outcomes)})"
 
 
-def listed(text: str, known: Sequence[str]) -> list[str]:
-    chosen = text.split(",") if text else list(known)
-    if unknown := [name for name in chosen if name not in known]:
+def page(text: str, cells: Mapping[str, Mapping[str, Any]]) -> str:
+    """The page with its tables as the data say."""
+    for layout in LAYOUTS:
+        made = "\n".join(table(cells, layout))
+        between = rf"(?s)(<!-- {layout} -->\n).*?(<!-- end -->)"
+        text = re.sub(between, lambda found, made=made: f"{found[1]}{made}\n{found[2]}", text)  # type: ignore[misc]
+    return text
+
+
+def stored() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(DATA.read_text()) if DATA.exists() else {}
+    return found
+
+
+def chosen(text: str, known: Sequence[str]) -> list[str]:
+    names = text.split(",") if text else list(known)
+    if unknown := [name for name in names if name not in known]:
         raise SystemExit(f"unknown: {unknown[0]!r}; known are {'; '.join(known)}")
-    return chosen
+    return names
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--layouts", default="")
     parser.add_argument("--attacks", default="")
-    parser.add_argument("--rules", default="")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--defences", default="")
+    parser.add_argument("--only-tables", action="store_true")
     given = parser.parse_args()
-    seeds = [int(seed) for seed in given.seeds.split(",")]
-    attacks = listed(given.attacks, list(ATTACKS))
-    rules = listed(given.rules, list(RULES))
-    print(f"| attack | {' | '.join(rules)} |\n|---|{'---|' * len(rules)}", flush=True)
-    for attack in attacks:
-        cells = [cell([attacked(attack, rule, seed, given.set) for seed in seeds]) for rule in rules]
-        print(f"| {attack} | {' | '.join(cells)} |", flush=True)
+    if given.only_tables:
+        write_atomically(PAGE, page(PAGE.read_text(encoding="utf-8"), stored()))
+        return
+    for seed in map(int, given.seeds.split(",")):
+        for layout in chosen(given.layouts, list(LAYOUTS)):
+            for defence in chosen(given.defences, list(DEFENCES)):
+                for attack in chosen(given.attacks, list(attacks(4))):
+                    key = f"{layout}/{attack}/{defence}/{seed}"
+                    if key not in stored():
+                        outcome = attacked(layout, attack, defence, seed)
+                        cells = stored() | {key: outcome}
+                        write_atomically(DATA, json.dumps(dict(sorted(cells.items())), indent=0) + "\n")
+                        print(key, outcome, flush=True)
 
 
 if __name__ == "__main__":

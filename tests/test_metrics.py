@@ -103,6 +103,29 @@ def test_numpy_counts_are_as_good_as_lists_and_the_summary_is_json():
     assert json.loads(json.dumps(arrays)) == lists
 
 
+def test_what_nobody_could_test_has_no_figure_and_the_rest_has():
+    """Task 1 of [1, 1, 0, 1] was not tested when it was learned; task 2 brought no class; task 3 is tested alone."""
+    first = [[8, 2], [0, 0]]
+    last = [[5, 0, 5], [1, 4, 5], [0, 0, 0]]
+    made = summarise([[[9]], first, first, last], [1, 1, 0, 1])
+    assert made["accuracy_matrix"] == [[100.0], [80.0, None], [80.0, None, None], [50.0, 40.0, None, None]]
+    assert made["forgetting_per_task"] == [
+        20.0,
+        20.0,
+        50.0,
+    ]  # of the first task alone: the second has no figure of its own
+    assert made["forgetting_fedclass"] == 30.0
+    assert (made["forgetting_chaudhry"], made["bwt"]) == (50.0, -50.0)
+    assert made["accuracy_last_macro"] == 45.0
+    none = summarise([[[0]]], [1])
+    assert (none["accuracy_matrix"], none["accuracy_last"], none["accuracy_average_incremental"]) == (
+        [[None]],
+        None,
+        None,
+    )
+    assert json.loads(json.dumps(none))["accuracy_last_macro"] is None
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -114,14 +137,14 @@ def test_numpy_counts_are_as_good_as_lists_and_the_summary_is_json():
         (lambda: accuracy_micro([[0, 0], [0, 0]]), "no test images"),
         (lambda: class_accuracy([[1, 0], [0, 0]]), r"no test images of classes \[1\]"),
         (lambda: accuracy_macro([[0, 0], [0, 0]]), "no classes with test images"),
-        (lambda: accuracy_row([[1, 0], [0, 0]], [1, 1]), "no classes with test images"),
         (lambda: accuracy_macro([[1]], [1]), r"classes \[1\] are not among the 1"),
         (lambda: accuracy_macro([[1]], [-1]), r"classes \[-1\] are not among the 1"),
         (lambda: accuracy_macro([[1]], []), "no classes"),
         (lambda: accuracy_row(AFTER_SECOND, [2, 2]), r"3 classes ends within a task; tasks end at \[2, 4\]"),
         (lambda: accuracy_row(AFTER_SECOND, [1, 1]), "ends within a task"),
-        (lambda: accuracy_row(AFTER_FIRST, [2, 0]), "positive"),
-        (lambda: accuracy_row(AFTER_FIRST, []), "positive"),
+        (lambda: accuracy_row(AFTER_FIRST, [0, 2]), "that of the first above 0"),
+        (lambda: accuracy_row(AFTER_FIRST, [3, -1]), "numbers of classes"),
+        (lambda: accuracy_row(AFTER_FIRST, []), "numbers of classes"),
         (lambda: accuracy_average_incremental([]), "at least one task"),
         (lambda: accuracy_average_incremental([50.0, math.nan]), "percentages, got"),
         (lambda: forgetting_after(THREE_TASKS, 0), "needs 0 < t < 3"),

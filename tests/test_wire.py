@@ -21,11 +21,12 @@ def test_a_job_holds_these_fields_and_no_others():
         ("client", int),
         ("task", int),
         ("round", int),
-        ("phase", Literal["train", "end_task", "evaluate"]),
+        ("phase", Literal["train", "count", "end_task", "evaluate"]),
         ("weights", Mapping[str, Tensor]),
         ("teacher", Mapping[str, Tensor] | None),
         ("broadcast", Mapping[str, Tensor]),
         ("frozen", str),
+        ("quotas", tuple[int, ...] | None),
     ]
 
 
@@ -54,6 +55,8 @@ def test_a_plan_holds_these_fields_and_no_others():
         ("teacher", str | None),
         ("broadcast", str | None),
         ("awaited", tuple[str, ...]),
+        ("spelled", Mapping[str, str]),
+        ("returns", tuple[int, ...]),
     ]
 
 
@@ -65,6 +68,7 @@ def test_an_announcement_holds_these_fields_and_no_others():
         ("fresh", Mapping[str, int | None]),
         ("image", tuple[int, int, int] | None),
         ("machine", Mapping[str, str]),
+        ("held_out", Mapping[str, int | None]),
     ]
 
 

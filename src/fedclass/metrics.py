@@ -6,10 +6,11 @@ arrival, so after task t the matrix covers classes 0..sum(task_sizes[:t+1])-1 an
 acc[t][i]: accuracy on the classes of task i after task t, 0-based, so row t has t+1 entries.
 
 Everything is in percent. What has no value is a ValueError, never NaN or a silent 0: an accuracy without test
-images, a forgetting without a second task.
+images, a forgetting without a second task. In a matrix and in a summary it is None: sites may have no image to test a
+task with, and a task may bring new images of known classes alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from statistics import fmean, pstdev
 from typing import TypedDict
@@ -22,6 +23,7 @@ __all__ = [
     "accuracy_average_incremental",
     "accuracy_macro",
     "accuracy_micro",
+    "accuracy_micro_or_none",
     "accuracy_per_client",
     "accuracy_row",
     "bwt",
@@ -31,21 +33,28 @@ __all__ = [
     "forgetting_fedclass",
     "forgetting_first_task",
     "forgetting_per_task",
+    "known",
+    "lost",
+    "mean_of_known",
     "summarise",
     "summarise_clients",
     "summarise_validation",
 ]
 
 
-class Summary(TypedDict):
-    """What a report shows of a run, as plain floats and lists; None (or []) is what one task cannot tell."""
+Row = list[float | None]
+Matrix = Sequence[Sequence[float | None]]
 
-    accuracy_matrix: list[list[float]]
-    accuracy_last: float
-    accuracy_last_macro: float
-    accuracy_average_incremental: float
+
+class Summary(TypedDict):
+    """What a report shows of a run, as plain floats and lists; None (or []) is what it cannot tell."""
+
+    accuracy_matrix: list[Row]
+    accuracy_last: float | None
+    accuracy_last_macro: float | None
+    accuracy_average_incremental: float | None
     forgetting_fedclass: float | None
-    forgetting_per_task: list[float]
+    forgetting_per_task: Row
     forgetting_chaudhry: float | None
     forgetting_first_task: float | None
     bwt: float | None
@@ -104,17 +113,31 @@ def accuracy_per_client(confusion: ArrayLike, counts: Sequence[Sequence[int]]) -
     return found
 
 
-def accuracy_row(confusion: ArrayLike, task_sizes: Sequence[int]) -> list[float]:
+def accuracy_row(confusion: ArrayLike, task_sizes: Sequence[int]) -> Row:
     """acc[t]: accuracy_macro on the classes of each task seen so far.
 
-    Which tasks those are follows from the matrix: it must cover the first t+1 of them exactly, for some t.
+    Which tasks those are follows from the matrix: it must cover the first t+1 of them exactly, for some t. None for a
+    task without test images, or without classes of its own.
     """
-    edges = _task_edges(task_sizes)
-    seen = len(_counts(confusion))
-    if seen not in edges[1:]:
-        raise ValueError(f"a confusion matrix of {seen} classes ends within a task; tasks end at {edges[1:]}")
-    tasks = pairwise(edge for edge in edges if edge <= seen)
-    return [accuracy_macro(confusion, range(first, end)) for first, end in tasks]
+    edges, images = _task_edges(task_sizes), _counts(confusion).sum(axis=1)
+    if len(images) not in edges[1:]:
+        raise ValueError(f"a confusion matrix of {len(images)} classes ends within a task; tasks end at {edges[1:]}")
+    tasks = [range(first, end) for first, end in pairwise(edge for edge in edges if edge <= len(images))]
+    return [accuracy_macro(confusion, task) if images[task.start : task.stop].any() else None for task in tasks]
+
+
+def accuracy_micro_or_none(confusion: ArrayLike) -> float | None:
+    """accuracy_micro; None without test images."""
+    return accuracy_micro(confusion) if _counts(confusion).any() else None
+
+
+def known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """None if there is no value at all."""
+    return fmean(found) if (found := known(values)) else None
 
 
 def accuracy_average_incremental(values: Sequence[float]) -> float:
@@ -125,26 +148,33 @@ def accuracy_average_incremental(values: Sequence[float]) -> float:
     return fmean(values)
 
 
-def forgetting_after(acc: Sequence[Sequence[float]], t: int) -> float:
-    """F_t = 1/t * sum_{i<t} (acc[i][i] - acc[t][i]), t 0-based: the paper's F_2 is t = 1."""
+def forgetting_after(acc: Matrix, t: int) -> float | None:
+    """F_t = 1/t * sum_{i<t} (acc[i][i] - acc[t][i]), t 0-based: the paper's F_2 is t = 1.
+
+    Here and below, a mean is over the tasks that were tested both times; None if there is none.
+    """
     _check_matrix(acc)
     if not 0 < t < len(acc):
         raise ValueError(f"forgetting needs 0 < t < {len(acc)} (tasks seen), got t={t}")
-    return fmean(acc[i][i] - acc[t][i] for i in range(t))
+    return mean_of_known(lost(acc[i][i], acc[t][i]) for i in range(t))
 
 
-def forgetting_per_task(acc: Sequence[Sequence[float]]) -> list[float]:
+def lost(before: float | None, now: float | None) -> float | None:
+    return None if before is None or now is None else before - now
+
+
+def forgetting_per_task(acc: Matrix) -> Row:
     """[F_1, ..., F_{T-1}], 0-based: one value for each task but the first."""
     _check_two_tasks(acc)
     return [forgetting_after(acc, t) for t in range(1, len(acc))]
 
 
-def forgetting_fedclass(acc: Sequence[Sequence[float]]) -> float:
+def forgetting_fedclass(acc: Matrix) -> float | None:
     """Mean of F_1..F_{T-1}: the "average forgetting" of the FedCLASS paper, recovered from its tables."""
-    return fmean(forgetting_per_task(acc))
+    return mean_of_known(forgetting_per_task(acc))
 
 
-def forgetting_chaudhry(acc: Sequence[Sequence[float]]) -> float:
+def forgetting_chaudhry(acc: Matrix) -> float | None:
     """Mean over i < T-1 of max_{i<=t<T-1} acc[t][i] - acc[T-1][i] (Chaudhry et al. 2018).
 
     Against forgetting_fedclass: the best accuracy ever reached instead of the one right after learning, and
@@ -152,23 +182,24 @@ def forgetting_chaudhry(acc: Sequence[Sequence[float]]) -> float:
     """
     _check_two_tasks(acc)
     *earlier, last = acc
-    return fmean(max(row[i] for row in earlier[i:]) - last[i] for i in range(len(earlier)))
+    best = [max(known(row[i] for row in earlier[i:]), default=None) for i in range(len(earlier))]
+    return mean_of_known(lost(best[i], last[i]) for i in range(len(earlier)))
 
 
-def forgetting_first_task(acc: Sequence[Sequence[float]]) -> float:
+def forgetting_first_task(acc: Matrix) -> float | None:
     """acc[0][0] - acc[T-1][0]: what the run lost of its first task."""
     _check_two_tasks(acc)
-    return float(acc[0][0] - acc[-1][0])
+    return lost(acc[0][0], acc[-1][0])
 
 
-def bwt(acc: Sequence[Sequence[float]]) -> float:
+def bwt(acc: Matrix) -> float | None:
     """Backward transfer: mean over i < T-1 of acc[T-1][i] - acc[i][i] (Lopez-Paz and Ranzato 2017).
 
     Equal to -F_{T-1}.
     """
     _check_two_tasks(acc)
     last = len(acc) - 1
-    return fmean(acc[last][i] - acc[i][i] for i in range(last))
+    return mean_of_known(lost(acc[last][i], acc[i][i]) for i in range(last))
 
 
 def summarise(confusions: Sequence[ArrayLike], task_sizes: Sequence[int]) -> Summary:
@@ -186,13 +217,14 @@ def summarise(confusions: Sequence[ArrayLike], task_sizes: Sequence[int]) -> Sum
                 f"the confusion matrix after task {t} has {len(_counts(confusion))} classes; tasks of "
                 f"{list(task_sizes[: t + 1])} classes make {seen}"
             )
-    acc = [accuracy_row(confusion, task_sizes) for confusion in confusions]
+    acc = [accuracy_row(confusion, task_sizes[: t + 1]) for t, confusion in enumerate(confusions)]
     comparable = len(acc) > 1
+    micro = [accuracy_micro_or_none(confusion) for confusion in confusions]
     return Summary(
         accuracy_matrix=acc,
-        accuracy_last=accuracy_micro(confusions[-1]),
-        accuracy_last_macro=accuracy_macro(confusions[-1]),
-        accuracy_average_incremental=accuracy_average_incremental([accuracy_micro(c) for c in confusions]),
+        accuracy_last=micro[-1],
+        accuracy_last_macro=None if micro[-1] is None else accuracy_macro(confusions[-1]),
+        accuracy_average_incremental=accuracy_average_incremental(known(micro)) if known(micro) else None,
         forgetting_fedclass=forgetting_fedclass(acc) if comparable else None,
         forgetting_per_task=forgetting_per_task(acc) if comparable else [],
         forgetting_chaudhry=forgetting_chaudhry(acc) if comparable else None,
@@ -236,16 +268,16 @@ def _counts(confusion: ArrayLike) -> NDArray[np.int64]:
 
 def _task_edges(task_sizes: Sequence[int]) -> list[int]:
     """[0, s_0, s_0 + s_1, ...]: task i has the classes edges[i]..edges[i+1]-1."""
-    if not task_sizes or min(task_sizes) < 1:
-        raise ValueError(f"task sizes are positive numbers of classes, got {list(task_sizes)}")
+    if not task_sizes or min(task_sizes) < 0 or not task_sizes[0]:
+        raise ValueError(f"task sizes are numbers of classes, that of the first above 0, got {list(task_sizes)}")
     return list(accumulate(task_sizes, initial=0))
 
 
-def _check_matrix(acc: Sequence[Sequence[float]]) -> None:
+def _check_matrix(acc: Matrix) -> None:
     for t, row in enumerate(acc):
         if len(row) != t + 1:
             raise ValueError(f"acc[{t}] has {len(row)} entries; after task {t} there are {t + 1} tasks to test")
-        _check_percent(row, f"acc[{t}]")
+        _check_percent(known(row), f"acc[{t}]")
 
 
 def _check_percent(values: Sequence[float], where: str) -> None:
@@ -253,7 +285,7 @@ def _check_percent(values: Sequence[float], where: str) -> None:
         raise ValueError(f"{where}: accuracies are percentages, got {wrong}")
 
 
-def _check_two_tasks(acc: Sequence[Sequence[float]]) -> None:
+def _check_two_tasks(acc: Matrix) -> None:
     _check_matrix(acc)
     if len(acc) < 2:
         raise ValueError(f"forgetting compares tasks and needs at least two, got {len(acc)}")

@@ -222,11 +222,17 @@ def compared(
 
 
 def carry_out(
-    members: "Sequence[Member]", how: How, *, against: str | None = None, until: Sequence[int] | None = None
+    members: "Sequence[Member]",
+    how: How,
+    *,
+    against: str | None = None,
+    until: Sequence[int] | None = None,
+    prepared: Callable[[], None] = lambda: None,
 ) -> dict[int, FedclassError]:
     """Run what is missing, shown live. Returns failures by the member's number. until: tasks after which each stops.
 
     `fedclass table` will show the runs in the order of the members, and differences from the row `against`.
+    prepared: is called once nothing can be wrong any more with any run, before the first one is run.
     """
     from fedclass.cli.display import display
     from fedclass.experiment.parallel import run_all
@@ -234,8 +240,9 @@ def carry_out(
 
     left = TimeLeft([])
 
-    def prepared(outlooks: "Sequence[Outlook]") -> None:
+    def begin(outlooks: "Sequence[Outlook]") -> None:
         nonlocal left
+        prepared()
         left = TimeLeft(outlooks)
         if shown is not None:
             shown.expect(left)
@@ -262,7 +269,7 @@ def carry_out(
             reuse=how.reuse,
             changed_code=how.changed_code,
             until=until,
-            prepared=prepared,
+            prepared=begin,
             failed=lambda number: left.drop(number),
         )
 

@@ -1,6 +1,7 @@
 """All that may ever cross the network between the server and a client.
 
 No image and no exemplar is among it, and no output for a single sample but the mean loss of a client that has only one.
+A method that breaks this says so (`Declaration.discloses`), and no site takes part in it.
 A test lists these fields. Within one machine Jobs and Updates are enough; sites with data of their own are also asked
 for an Announcement, and sent a Plan with each Job.
 """
@@ -16,12 +17,14 @@ from torch import Tensor
 Tensors = Mapping[str, Tensor]  # by name
 Weights = Tensors  # parameters and buffers that change, by name, on the CPU
 
-Phase = Literal["train", "end_task", "evaluate"]
+Phase = Literal["train", "count", "end_task", "evaluate"]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What the server asks of one client: to train for a round, to close a task (choose exemplars), to test a model."""
+    """What the server asks of one client: to train for a round, to count what it could keep (memory.quota = "balanced"
+    alone), to close a task (choose exemplars), to test a model.
+    """
 
     client: int
     task: int
@@ -31,11 +34,17 @@ class Job:
     teacher: Weights | None  # the global model at the end of the previous task; none in the first
     broadcast: Tensors = field(default_factory=dict)  # the method's own, as it declares
     frozen: str = ""  # SHA-256 of what the model has besides weights, and a client too; empty: nothing
+    quotas: tuple[int, ...] | None = None  # exemplars that the client may keep of each class, if the server says so
 
     @property
     def where(self) -> str:
         """For messages, which count from 1 but for clients."""
-        ends = {"train": f"round {self.round + 1}", "end_task": "end of the task", "evaluate": "evaluation"}
+        ends = {
+            "train": f"round {self.round + 1}",
+            "count": "count of images",
+            "end_task": "end of the task",
+            "evaluate": "evaluation",
+        }
         return f"client {self.client}, task {self.task + 1}, {ends[self.phase]}"
 
 
@@ -62,7 +71,8 @@ class Plan:
     arrival.  task_sizes: how many of them came with each task.  teacher: the SHA-256 of the global model at the end of
     the previous task, for a site that has kept it; none if the method needs none.  broadcast: the same of the tensors
     that the method sends along.  awaited: names of classes that do not count as arrived yet, whether the site has
-    images of them or not.
+    images of them or not.  spelled: the site's own names of classes that are called otherwise here.  returns: the tasks
+    to whose beginning the server has gone back, one after the other.
     """
 
     federation: str
@@ -75,6 +85,8 @@ class Plan:
     teacher: str | None
     broadcast: str | None
     awaited: tuple[str, ...] = ()
+    spelled: Mapping[str, str] = field(default_factory=dict)
+    returns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,7 @@ class Announcement:
 
     classes: the names of those it holds, each with its number of training images, if the site tells it (it may be
     rounded).  fresh: the same of images that no earlier task has had.  image: (H, W, C); none if it holds none.
+    held_out: the same of images to test with.
     """
 
     site: str
@@ -90,6 +103,7 @@ class Announcement:
     fresh: Mapping[str, int | None]
     image: tuple[int, int, int] | None
     machine: Mapping[str, str]
+    held_out: Mapping[str, int | None] = field(default_factory=dict)
 
 
 def nbytes(weights: Weights) -> int:

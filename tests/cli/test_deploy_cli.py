@@ -50,6 +50,7 @@ def test_an_app_folder_holds_only_a_configuration_that_flower_takes() -> None:
     settings = ServerSettings.read(flwr["config"])
     assert (settings.set, settings.next_task, settings.pin_nodes) == ("train.rounds=3", "word", False)
     assert settings.out == str(Path("run").absolute())
+    assert (settings.recipe, settings.classes_admit) == ("federation", "approve")
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,10 @@ def test_an_app_folder_holds_only_a_configuration_that_flower_takes() -> None:
         ((*INIT, "--config", "min-sites=0"), "min_sites = 0"),
         ((*INIT, "--config", "tasks"), "write it as key=value"),
         ((*INIT, "--config", "test-at=server"), "needs test-data"),
+        ((*INIT, "--config", "vocabulary=nowhere"), "vocabulary = nowhere: cannot be read"),
+        ((*INIT, "--config", "image-size=64x64"), "write HEIGHTxWIDTHxCHANNELS, such as 64x64x3"),
+        ((*INIT, "--config", "test-at=both", "--config", "test-data=nowhere"), "nowhere/train: no such folder"),
+        ((*INIT, "--set", "model.name=nowhere:build"), "nowhere"),
         ((*INIT, "--set", "train.ronds=3"), "did you mean 'rounds'?"),
         ((*INIT, "--set", "data.validation=0.1"), "sites hold out images of their own"),
         ((*INIT, "--set", "data.mean=measured", "--set", "data.std=measured"), "nobody sees the images of all sites"),
@@ -90,7 +95,10 @@ def test_the_operators_words_are_files_of_the_run() -> None:
     said("deploy", "finish", "run")
     assert Path("run/finish").exists()
     Path("run/summary.json").write_text("{}")
-    assert "this run is finished" in refused("deploy", "next", "run")
+    assert "this run is finished" in refused("deploy", "finish", "run")
+    assert "start it again" in said("deploy", "next", "run")
+    assert not Path("run/summary.json").exists()
+    assert not Path("run/finish").exists()
 
 
 SITE = """
@@ -112,7 +120,7 @@ store = "store"
         ('port = "x"', "", "unknown key 'port'"),
         ("superlnk = 1", "", "did you mean 'superlink'?"),
         ('ca = "images/ok"\nkey = "images/ok"', 'annonce = "names"', "did you mean 'announce'?"),
-        ('ca = "images/ok"\nkey = "images/ok"', "holdout = 2.0", "holdout = 2.0: must be from 0"),
+        ('ca = "images/ok"\nkey = "images/ok"', "holdout = 2.0", "holdout = 2.0: Input should be less than 1"),
     ],
 )
 def test_a_site_with_a_wrong_file_does_not_start(more: str, site: str, message: str) -> None:

@@ -49,7 +49,7 @@ class Sites:
     def __init__(self, setup: Setup, data: Sequence[Path], store: Path, allow: tuple[str, ...] = ()) -> None:
         self.setup, self.teachers_sent = setup, 0
         self.settings = [
-            SiteSettings(name=f"site-{i}", data=path, store=store / str(i), holdout=0.0, allow=allow)
+            SiteSettings(name=f"site-{i}", data=path, store=store / str(i), holdout=0.0, allow=allow, announce="exact")
             for i, path in enumerate(data)
         ]
 

@@ -18,6 +18,7 @@ from safetensors.torch import load, load_file, save
 from torch import Tensor
 
 from deploy.test_sites import Federation, header
+from fedclass.deploy.admission import Admission
 from fedclass.deploy.announced import Announced
 from fedclass.deploy.registry import Registry
 from fedclass.deploy.request_handler import answer, respond, site_of
@@ -93,7 +94,7 @@ FORGED: dict[str, tuple[Callable[[Frame], Frame], str]] = {
         lambda _: Frame(
             {
                 "answer": "announcement",
-                "announcement": {"site": "x", "classes": {}, "fresh": {}, "image": None, "machine": {}},
+                "announcement": {"site": "x", "classes": {}, "fresh": {}, "image": None, "machine": {}, "held_out": {}},
             }
         ),
         "something else than an update",
@@ -103,7 +104,7 @@ FORGED: dict[str, tuple[Callable[[Frame], Frame], str]] = {
 
 
 def test_hostile_updates_are_left_out_with_a_reason(federation: Federation) -> None:
-    """One kind a round; each goes on with the good site alone."""
+    """One kind a round; each goes on with the good site alone. Guards are off: they would set it aside."""
 
     def tamper(message: Message, reply: Message) -> Message:
         job = header(message).get("job", {})
@@ -114,7 +115,8 @@ def test_hostile_updates_are_left_out_with_a_reason(federation: Federation) -> N
 
     federation.grid.tamper = tamper
     settings = "train.local_epochs=1 server.participation=1.0 memory.per_client=4 evaluation.every=0"
-    federation.run(tasks=1, set=f"train.rounds={len(FORGED)} {settings}")
+    unguarded = "aggregation.clip_norm=0 aggregation.screen=false"
+    federation.run(tasks=1, set=f"train.rounds={len(FORGED)} {settings} {unguarded}")
     assert [event.clients for event in federation.events(RoundFinished)] == [[0]] * len(FORGED)
     told = [*federation.events(UpdateRejected), *federation.events(UpdateMissing)]
     reasons = {event.round: event.reason for event in told if event.client == 1}
@@ -137,15 +139,18 @@ def test_weights_of_zero_and_a_claim_of_many_examples_do_not_take_the_model_over
 
     federation.grid.tamper = tamper
     federation.run(tasks=1)
-    assert load_recipe(str(federation.root / "run" / "config.toml")).aggregation.clip_norm == 2.0
+    assert load_recipe(str(federation.root / "run" / "config.toml")).aggregation.clip_norm == 1.0
     rounds = federation.events(RoundFinished)
-    assert [(event.clients, event.clipped) for event in rounds] == [([0, 1, 2], [1])] * 2
+    assert [event.clients for event in rounds] == [[0, 1, 2]] * 2
+    assert all(1 in event.clipped for event in rounds)
     head = load_file(federation.root / "run" / "model.safetensors")["head.weight"]
     assert head.abs().mean() > 0.05, "as drawn, it is uniform within 1/8"
 
 
 def test_what_sites_announce_says_who_holds_a_class_and_how_many_examples_may_count(tmp_path: Path) -> None:
-    announced = Announced(load_recipe(), None, cast(Any, None), ServerSettings(out=str(tmp_path)).rules, tmp_path)
+    settings = ServerSettings(out=str(tmp_path))
+    admission = Admission(settings.admission, tmp_path)
+    announced = Announced(load_recipe(), None, cast(Any, None), settings.rules, admission, tmp_path)
     announced.known = Registry(
         sites=["north", "south"],
         classes=["ant", "bee", "cat"],
@@ -225,12 +230,12 @@ def test_a_name_belongs_to_its_node_also_if_the_server_begins_again(federation: 
     [
         ({"site": "../evil"}, "calls itself '../evil'"),
         ({"fresh": {"ghost": 3}}, "classes that do not fit together"),
-        ({"classes": {"ant": -5}, "fresh": {}}, "impossible class name or count"),
-        ({"classes": {"": 5}, "fresh": {}}, "impossible class name or count"),
+        ({"classes": {"ant": -5}, "fresh": {}}, "impossible count"),
+        ({"classes": {"": 5}, "fresh": {}}, "no class can be called"),
         ({"classes": "all"}, "classes"),
-        ({"classes": {"ant": 2**80}, "fresh": {"ant": 2**80}}, "impossible class name or count"),
-        ({"classes": {"\x1b[2J": 5}, "fresh": {}}, "impossible class name or count"),
-        ({"classes": {"\ud800": 5}, "fresh": {}}, "impossible class name or count"),
+        ({"classes": {"ant": 2**80}, "fresh": {"ant": 2**80}}, "impossible count"),
+        ({"classes": {"\x1b[2J": 5}, "fresh": {}}, "no class can be called"),
+        ({"classes": {"\ud800": 5}, "fresh": {}}, "no class can be called"),
         ({"image": [-8, 8, 3]}, "images of an impossible size"),
         ({"image": [8, 8, 7]}, "images of an impossible size"),
         ({"image": [10**6, 10**6, 3]}, "images of an impossible size"),
@@ -332,7 +337,7 @@ def test_what_is_no_frame_is_refused(record: RecordDict) -> None:
 def test_a_frame_comes_back_as_it_was() -> None:
     plan = Plan("f", {"seed": 1}, (0.5,), (0.25,), (8, 8, 3), ("ä", "b"), (2,), None, None)
     weights = {"w": torch.randn(2, 3), "n": torch.tensor(5)}
-    job = Job(3, 0, 1, "train", weights, {"w": torch.ones(1)}, {"c": torch.ones(2)})
+    job = Job(3, 0, 1, "train", weights, {"w": torch.ones(1)}, {"c": torch.ones(2)}, quotas=(4, 0))
     frame = codec.job(plan, job, teacher=True, broadcast=True)
     read = codec.read_ask(Frame.from_record(frame.to_record()))
     assert isinstance(read, tuple)

@@ -205,7 +205,7 @@ def test_the_command_prints_what_to_run_where(tmp_path: Path) -> None:
     assert lines.count("export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1") == 1  # `site run` sets both
     assert "fedclass deploy link --keys keys --database superlink.db" in lines
     assert f'root-certificates = "{tmp_path}/keys/ca.crt"' in lines
-    assert "flwr supernode register keys/sites/a.pub fedclass --name a" in lines
+    assert "fedclass deploy register a --keys keys" in lines
     file = done.stdout.partition("cat > a.toml << END\n")[2].partition("END\n")[0]
     assert tomllib.loads(file) == {
         "superlink": "[::1]:443",
@@ -217,7 +217,7 @@ def test_the_command_prints_what_to_run_where(tmp_path: Path) -> None:
 
     again = fedclass("--site", "third", cwd=tmp_path)
     assert again.stdout.splitlines()[:2] == ["made keys/sites/third", "made keys/sites/third.pub"]
-    assert "flwr supernode register keys/sites/a.pub fedclass --name a" in again.stdout
+    assert "fedclass deploy register a --keys keys" in again.stdout
 
     wrong = fedclass("--host", "other.example.org", cwd=tmp_path)
     assert wrong.returncode == 2

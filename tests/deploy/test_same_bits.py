@@ -44,6 +44,9 @@ def dim(images, generator):
         ("fedgkd", ("train.rounds=3", "method.models=3")),  # a broadcast that changes in every round
         ("ewc", ("train.balanced=true",)),  # the task's images at its end
         ("finetune", ()),
+        ("refed", ("memory.per_client=5",)),
+        ("target", ("method.synthetic=4", "method.made_at_once=4", "method.steps=2", "method.synthetic_batch=2")),
+        ("fedavg", ("memory.quota=balanced",)),  # counts, and quotas that come back
         ("fedavg", ("server.optimizer=adam", "server.learning_rate=0.01", "optimizer.name=adamw")),
         ("fedavg", ("aggregation.rule=geometric-median", "aggregation.clip_norm=1", "optimizer.head_rate=2")),
     ],

@@ -18,8 +18,11 @@ import pytest
 
 from fedclass.deploy import commands
 from fedclass.deploy.app import write_app
+from fedclass.deploy.clock import ahead_of, clock_fault
 from fedclass.deploy.keys import Keys, make_keys
 from fedclass.deploy.processes import accepts, free_port
+from fedclass.deploy.registered import register, registered_nodes, remove, rotate
+from fedclass.errors import ConfigError
 from waiting import PATIENCE, wait_until
 
 pytestmark = [
@@ -47,6 +50,11 @@ class Link:
     def flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = ["flwr", *words]
         return subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
+
+    def operator(self, *words: str) -> str:
+        done = self.flwr(*words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     def states(self) -> list[str]:
         listed = self.flwr("supernode", "list", commands.CONNECTION, "--format", "json")
@@ -107,8 +115,7 @@ def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Link]:
         wait_until(lambda: "the server runs on" in log.read_text() or process.poll() is not None, "the SuperLink")
         assert process.poll() is None, log.read_text()
         for site in keys.sites:
-            done = link.flwr(*commands.register(keys, site)[1:])
-            assert done.returncode == 0, done.stdout + done.stderr
+            register(keys, site, link.operator)
         yield link
 
 
@@ -227,3 +234,34 @@ def test_the_proxy_lets_sites_in_and_nobody_else(link: Link, stranger: Keys, tmp
     paths = {line.split()[6] for line in (tmp_path / "access.log").read_text().splitlines() if '" 200 ' in line}
     assert "/v1/fleet/activate-node" in paths
     assert all(path.startswith("/v1/fleet/") for path in paths)
+
+
+def test_a_key_is_replaced_and_a_site_removed(link: Link, tmp_path: Path) -> None:
+    """The last test of this module: alpha's key is another one then, and beta is out."""
+    before = registered_nodes(link.keys.folder)
+    assert before is not None
+    stolen = tmp_path / "stolen"
+    shutil.copy(link.keys.private("alpha"), stolen)
+    private = rotate(link.keys, "alpha", link.operator)
+    remove(link.keys, "beta", link.operator)
+    after = registered_nodes(link.keys.folder)
+    assert after is not None
+    assert after["alpha"] not in (None, before["alpha"])
+    assert after["beta"] is None
+    assert private.read_bytes() != stolen.read_bytes()
+    ahead = ahead_of(f"127.0.0.1:{link.port}", str(link.keys.ca))
+    assert ahead is not None
+    assert clock_fault(ahead) is None
+    assert "clock skew: this site's clock is 6" in str(clock_fault(60 + abs(ahead)))
+    assert "s behind the server's" in str(clock_fault(-400))
+    for old in (stolen, link.keys.private("beta")):
+        said = link.refused(link.site("alpha", port=link.port, private=old), tmp_path / f"{old.name}.log")
+        assert "[code: 2004] Failed to activate SuperNode." in said
+    log = tmp_path / "alpha.log"
+    with link.running(link.site("alpha", port=link.port), log) as process:
+        wait_until(lambda: "SuperNode ID:" in log.read_text() or process.poll() is not None, "the SuperNode")
+        assert f"SuperNode ID: {after['alpha']}" in log.read_text()
+    with pytest.raises(ConfigError, match="its key is registered already"):
+        register(link.keys, "alpha", link.operator)
+    with pytest.raises(ConfigError, match="no key is registered under this name; there are alpha"):
+        remove(link.keys, "beta", link.operator)

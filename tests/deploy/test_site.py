@@ -509,6 +509,27 @@ def test_a_site_tells_as_much_as_its_owner_lets_it(trial: Trial) -> None:
     assert trial.site.announce("another", 1).fresh == expected["rounded"]
 
 
+def test_counts_for_quotas_are_told_as_the_owner_lets_them(tiny: Tiny, tmp_path: Path) -> None:
+    trial = Trial(prepare(tiny("memory.quota=balanced", method="fedavg")), tmp_path, max_exemplars=5)
+    for label in range(4):
+        trial.add(label, 0, 14 if label == 0 else 3 if label < 3 else 0)
+    plan, job = trial.job(1, "count")
+    job = replace(job, weights={})
+    for how, counts in {"exact": [14, 3, 3, 0], "rounded": [10, 10, 10, 0]}.items():
+        update = Site(replace(trial.settings, announce=how)).run(plan, job)
+        assert update.extras["available"].tolist() == counts
+        assert int(update.extras["budget"]) == 5  # of 8 that the recipe would have
+        assert (update.weights, update.metrics) == ({}, {})
+    with pytest.raises(JobRefusedError, match="names of classes alone"):
+        Site(replace(trial.settings, announce="names")).run(plan, job)
+    plan, job = trial.job(1, "end_task")
+    for quotas, reason in [((1, 1, 1), "one from 0 on"), ((1, 1, 1, -1), "one from 0 on")]:
+        with pytest.raises(JobRefusedError, match=reason):
+            trial.site.run(plan, replace(job, quotas=quotas))
+    trial.site.run(plan, replace(job, quotas=(0, 3, 2, 0)))
+    assert {name: len(kept) for name, kept in trial.exemplars(2).items()} == {"0": 0, "1": 3, "2": 2}
+
+
 def test_one_bad_file_is_left_out_and_not_the_site(trial: Trial) -> None:
     """No image, half of one, another size, a folder, a pipe, a file beside the classes: named to the owner, once."""
     (trial.data / "notes.txt").write_bytes(b"?")
@@ -531,7 +552,7 @@ def test_one_bad_file_is_left_out_and_not_the_site(trial: Trial) -> None:
         ("notes.txt", "lies beside the class folders"),
         ("1/jane-doe-1970.png", "cannot be read as an image"),
         ("0/half.png", "cannot be read as an image"),
-        ("0/0-other.png", "is 8x9 pixels, and most are 8x8; resize it"),
+        ("0/0-other.png", "is 8x9 pixels, and most are 8x8; set resize"),
         ("2/more", "is a folder, where an image should be"),
         ("1/pipe.png", "is no regular file, where an image should be"),
     ):
@@ -671,6 +692,8 @@ REFUSALS: dict[str, tuple[Callable[[Plan, Job], tuple[Plan, Job]], str]] = {
     "client text": (asked(client="5"), "client = '5'"),
     "round": (asked(round=3), "round 4 of 2"),
     "phase": (asked(phase="upload"), "unknown phase 'upload'"),
+    "counts": (asked(phase="count"), 'the recipe does not say memory.quota = "balanced"'),
+    "quotas": (asked(phase="end_task", quotas=(1, 1, 1, 1)), 'the recipe does not say memory.quota = "balanced"'),
     "mean length": (planned(mean=(0.5, 0.5), std=(0.5, 0.5)), "one value, or both three"),
     "mean and std": (planned(mean=(0.5, 0.5, 0.5), std=(0.5,)), "one value, or both three"),
     "mean nan": (planned(mean=(math.nan,)), "finite numbers, got nan"),

@@ -60,11 +60,14 @@ class Federation:
         self.grid.nodes[node] = {**settings, "holdout": 0.2, **config}
         return node
 
-    def hold(self, name: str, held: dict[str, int]) -> None:
-        """From now on the site's file has these images; more of a class are added after the ones that were there."""
+    def hold(self, name: str, held: dict[str, int], called: dict[str, str] | None = None) -> None:
+        """From now on the site's file has these images; more of a class are added after the ones that were there.
+
+        called: the animal that is meant by a name, if it is not the name of one.
+        """
         self.held[name] = held
         seed = sum(name.encode())
-        images = [pictures(label, count, seed) for label, count in held.items()]
+        images = [pictures((called or {}).get(label, label), count, seed) for label, count in held.items()]
         labels = [np.full(count, i) for i, count in enumerate(held.values())]
         np.savez(
             self.root / f"{name}.npz",
@@ -78,6 +81,8 @@ class Federation:
         usual = {
             "set": "train.rounds=2 train.local_epochs=1 memory.per_client=6 evaluation.every=0",
             "out": str(self.root / "run"),
+            "classes-admit": "all",
+            "min-class-images": 1,
             "tasks": 2,
             "poll-seconds": 0.01,
             "ask-every-seconds": 0.1,
@@ -496,11 +501,11 @@ def test_fewer_updates_than_wanted_stop_the_run_and_it_goes_on_later(federation:
     for name in ("north", "south"):
         federation.site(name, {"ant": 20, "bee": 20})
     settings = "train.rounds=3 train.local_epochs=1 memory.per_client=6 server.participation=1.0 server.min_updates=2"
-    federation.run(tasks=1, set=settings)
+    federation.run(tasks=1, set=settings, min_sites=1)
     undisturbed = (federation.root / "run").rename(federation.root / "undisturbed")
     node = next(iter(federation.grid.nodes))
     federation.grid.tamper = once(lambda: federation.grid.away.add(node), task=0, phase="train")
     with pytest.raises(RoundError, match=r"1 of 2 updates were usable"):
-        federation.run(tasks=1, set=settings)
+        federation.run(tasks=1, set=settings, min_sites=1)
     federation.grid.away = set()
     assert federation.run(tasks=1, set=settings)["weights_sha256"] == Result.read(undisturbed).summary["weights_sha256"]

@@ -14,7 +14,11 @@ Tiny = Callable[..., Experiment]
 UserModule = Callable[[str, str], str]
 
 # Server and client state, broadcast (scaffold); rows with exemplars (derpp); server state that predicts (fedicarl); a
-# teacher that the method makes (fedgkd); uploads of the task's end that are broadcast (ewc); all images so far (joint).
+# teacher that the method makes (fedgkd); uploads of the task's end that are broadcast (ewc); all images so far (joint);
+# images that the server makes (target); quotas that it returns.
+SYNTHETIC = tuple(f"method.{key}" for key in ("synthetic=12", "made_at_once=8", "steps=2", "width=4", "warmup=1"))
+PROXIES = ("method.perturbation=1", "method.iterations=2", "method.keep=1", "method.proxies=3")
+SYNTHETIC += ("method.synthetic_batch=4", "method.student_steps=2")
 STATEFUL = [
     ("scaffold", ()),
     ("derpp", ("memory.per_client=9",)),
@@ -22,6 +26,10 @@ STATEFUL = [
     ("fedgkd", ("method.models=3", "method.gamma=1.0")),
     ("ewc", ()),
     ("joint", ()),
+    ("target", SYNTHETIC),
+    ("refed", ("memory.per_client=5",)),
+    ("glfc-full", PROXIES),
+    ("fedavg", ("memory.quota=balanced", "partition.kind=dirichlet", "partition.min_size=5")),
 ]
 PARTIAL = ("partition.clients=5", "server.participation=0.6", "train.rounds=3")
 

@@ -76,12 +76,12 @@ def test_a_sites_store_is_read_or_refused_by_version(tmp_path: Path, monkeypatch
     with folder.locked():
         folder.save_state(state)
         assert folder.state(1).classes == ("ant",)
-        closed = site_store._closed
+        closed = site_store.closed
         with monkeypatch.context() as other:
             other.setattr(fedclass, "__version__", "0.9.0")
             other.setattr(
                 site_store,
-                "_closed",
+                "closed",
                 lambda about, tensors: closed(Earlier(about.tasks, about.classes, about.version), tensors),
             )
             folder.save_state(state)

@@ -107,7 +107,16 @@ def test_the_run_directory_keeps_its_contract(tiny: Tiny, tmp_path: Path) -> Non
         *("accuracy_matrix", "accuracy_last", "accuracy_last_macro", "accuracy_average_incremental"),
         *("forgetting_fedclass", "forgetting_per_task", "forgetting_chaudhry", "forgetting_first_task", "bwt"),
         *("images_used", "images_available", "validation_images", "test_images_used", "test_images_available"),
-        *("bytes_up", "bytes_down", "seconds", "samples_per_second", "weights_sha256", "code", "mixed_code"),
+        *(
+            "bytes_up",
+            "bytes_down",
+            "seconds",
+            "samples_per_second",
+            "memory_bytes",
+            "weights_sha256",
+            "code",
+            "mixed_code",
+        ),
     ]
     assert stored["official_data"] is None, "the user's own data"
     assert json.loads(directory.classes.read_text()) == ["0", "1", "2", "3"]

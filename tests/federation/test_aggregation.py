@@ -22,7 +22,7 @@ from fedclass.federation.aggregation import Aggregation, AggregationSettings, gu
 from fedclass.federation.store import MemoryStore
 from fedclass.models.incremental import IncrementalModel
 from fedclass.models.weights import Packed, weighted_mean
-from fedclass.runs.events import RoundFinished, TaskFinished, Warned, read_events
+from fedclass.runs.events import RoundFinished, SetAside, TaskFinished, Warned, read_events
 from fedclass.runs.layout import RunDirectory, create
 from fedclass.wire import Job, Update, Weights
 from reference import aggregation as oracle
@@ -305,3 +305,58 @@ def test_one_client_in_four_that_turns_its_update_round_does_not_win(tiny: Tiny,
     assert last() <= 50
     for rule in ("trimmed-mean", "geometric-median"):
         assert last(f"aggregation.rule={rule}") >= 90
+
+
+def emptied(update: Update, _: Job) -> Update:
+    """Zero everywhere, and a claim that drowns all others: every output would be the same."""
+    zero = {name: torch.zeros_like(tensor) for name, tensor in update.weights.items()}
+    return replace(update, weights=zero, examples=2**40)
+
+
+@pytest.mark.slow
+def test_a_round_that_would_turn_the_model_to_chance_is_undone_and_the_suspect_set_aside(
+    tiny: Tiny, tmp_path: Path
+) -> None:
+    """Then a client that is rejected again and again cannot end the run, though all updates are wanted."""
+
+    def hostile(update: Update, job: Job) -> Update:
+        if job.task == 0:
+            return emptied(update, job) if job.round == 1 else update
+        return replace(update, weights={name: tensor * torch.nan for name, tensor in update.weights.items()})
+
+    guarded = ("aggregation.clip_norm=1000", "server.min_updates=4", "partition.clients=4", "train.rounds=3")
+    directory = outcome(tiny(*guarded, method="fedavg"), tmp_path / "run", hostile)
+    events = list(read_events(directory.events))
+    rounds = [event for event in events if isinstance(event, RoundFinished)]
+    assert [event.rolled_back for event in rounds[:3]] == [False, True, False]
+    assert "the model's outputs would be the same for every image" in next(
+        event.message for event in events if isinstance(event, Warned)
+    )
+    aside = [event for event in events if isinstance(event, SetAside)]
+    assert [(event.task, event.round, event.client) for event in aside] == [(0, 1, 1)]
+    assert [event.clients for event in rounds] == [[0, 1, 2, 3]] * 2 + [[0, 2, 3]] * 4
+    assert recall(directory, 3) > 25
+
+
+@pytest.mark.slow
+def test_losses_that_rise_say_that_the_round_before_has_spoilt_the_model(tiny: Tiny, tmp_path: Path) -> None:
+    """Weights at random give numbers, and other ones for other images; only clients notice."""
+
+    def hostile(update: Update, job: Job) -> Update:
+        if job.round != 3:
+            return update
+        noise = torch.Generator().manual_seed(1)
+        weights = {
+            name: 30 * torch.randn(t.shape, generator=noise) if t.is_floating_point() and t.ndim > 1 else t
+            for name, t in update.weights.items()
+        }
+        return replace(update, weights=weights, examples=2**40)
+
+    settings = ("partition.clients=4", "stream.tasks=4", "train.rounds=6", "train.local_epochs=2")
+    rates = ("optimizer.learning_rate=0.05", "evaluation.every=0", "aggregation.clip_norm=1e9")
+    directory = outcome(tiny(*settings, *rates, method="fedavg"), tmp_path / "run", hostile)
+    events = list(read_events(directory.events))
+    rounds = [event for event in events if isinstance(event, RoundFinished)]
+    assert [event.rolled_back for event in rounds] == [False, False, False, False, True, False]
+    assert [event.client for event in events if isinstance(event, SetAside)] == [1]
+    assert sum(recall(directory, label) for label in range(4)) / 4 >= 80

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from fedclass.losses import distillation
+from fedclass.losses import disagreement, distillation
 from reference import losses as oracle
 from reference.batches import batches, checked
 
@@ -18,6 +18,14 @@ def test_the_loss_is_the_cross_entropy_of_the_old_classes(batch, temperature):
     got = distillation(batch.current, batch.previous, temperature=temperature)
     want = oracle.distillation(batch.current.tolist(), batch.previous.tolist(), temperature)
     assert got.item() == pytest.approx(want, rel=1e-6)
+
+
+@given(batch=batches(min_new=0))
+@checked
+def test_the_adversary_seeks_what_both_call_the_same_and_see_differently(batch):
+    student, teacher = batch.current[:, : batch.g], batch.previous
+    want = oracle.disagreement(student.tolist(), teacher.tolist())
+    assert disagreement(student, teacher).item() == pytest.approx(want, rel=1e-5, abs=1e-6)
 
 
 @given(batch=batches(), temperature=temperatures)

@@ -232,8 +232,8 @@ def test_only_wa_keeps_the_head_from_falling_below_zero() -> None:
         assert torch.equal(net.head.weight, before.clamp(min=0) if variant == "wa" else before)
 
 
-def test_only_wa_has_a_head_without_bias_and_does_not_begin_like_fedavg() -> None:
-    assert {name for name, method in METHODS.items() if not method().declare().head_bias} == {"fedwa"}
+def test_wa_and_the_analytic_head_have_no_bias_and_wa_does_not_begin_like_fedavg() -> None:
+    assert {name for name, method in METHODS.items() if not method().declare().head_bias} == {"fedwa", "analytic"}
     for variant, bias in (("wa", False), ("pycil", True), ("released", True)):
         declared = FedWA(variant=variant).declare()
         assert declared.head_bias is declared.begins_like_fedavg is bias
@@ -389,14 +389,32 @@ class TestNearestMeanOfExemplars:
         assert "NaN" in str(reason(class_means=torch.full((5, WIDTH), torch.nan)))
 
 
+def test_what_a_client_keeps_follows_from_the_declaration() -> None:
+    """Exemplars of 100 bytes; DER++'s logits with each; TARGET's images and logits in their place."""
+    sizes = Sizes(classes=7, features=5, parameters=11, height=4, width=3)
+    kept = {name: method().declare().kept_bytes(sizes, exemplars=50, image=100) for name, method in METHODS.items()}
+    assert kept["fedavg"] == kept["refed"] == 50 * 100
+    assert kept["derpp"] == 50 * (100 + 4 * 7)
+    assert kept["target"] == 2560 * (3 * 4 * 3 + 4 * 7)
+    assert kept["scaffold"] == 50 * 100 + 2 * 4 * 11  # its own control variate, and the server's
+    assert kept["analytic"] == kept["finetune"] == 0
+
+
 def test_what_each_method_declares() -> None:
     """Only these send more than weights, keep anything, or insist on how exemplars are chosen."""
     declared = {name: method().declare() for name, method in METHODS.items()}
-    assert {name for name, d in declared.items() if d.uploads} == {"fedicarl", "scaffold", "ewc"}
+    assert {name for name, d in declared.items() if d.uploads} == {
+        "fedicarl",
+        "scaffold",
+        "ewc",
+        "analytic",
+        "glfc-full",
+    }
     assert {name for name, d in declared.items() if d.client} == {"scaffold"}
     assert {name for name, d in declared.items() if d.rows} == {"derpp"}
-    assert {name for name, d in declared.items() if d.server} == {"fedicarl", "scaffold", "ewc", "fedgkd"}
-    assert {name for name, d in declared.items() if d.select} == {"fedicarl"}
+    stateful = {"fedicarl", "scaffold", "ewc", "fedgkd", "analytic", "target", "glfc-full"}
+    assert {name for name, d in declared.items() if d.server} == stateful
+    assert {name for name, d in declared.items() if d.select} == {"fedicarl", "refed", "glfc-full"}
     released = FedICARL(variant="released").declare()
     assert (released.uploads, released.select, released.teacher) == ({}, None, "received")
     assert GLFC(variant="glfc").declare().select == "herding-pycil"

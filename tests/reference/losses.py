@@ -36,6 +36,15 @@ def divergence(p: Row, z: Row) -> float:
     return total
 
 
+def disagreement(student: Rows, teacher: Rows) -> float:
+    """TARGET's adversary: minus KL(teacher || student), of samples on whose class both agree; the rest count as 0."""
+    each = []
+    for s, t in zip(student, teacher, strict=True):
+        agree = max(range(len(s)), key=s.__getitem__) == max(range(len(t)), key=t.__getitem__)
+        each.append(-divergence(softmax(t, 1.0), softmax(s, 1.0)) if agree else 0.0)
+    return mean(each)
+
+
 def cross_entropy(target: float, probability: float) -> float:
     """Of one binary outcome."""
     return -target * log(probability) - (1 - target) * log(1 - probability)

@@ -122,7 +122,7 @@ def test_a_row_is_found_by_enough_of_its_words(name, index):
             "names several rows; name one of: fedclass \\(paper\\); fedclass \\(paper, temperature=2.5\\); fedcl",
         ),
         ("standard", "names several rows; name one of: fedavg \\(standard\\); mine:Twice \\(standard\\)$"),
-        ("fedwa", "--against fedwa: there is no such row; name one of: fedavg \\(standard\\); "),
+        ("fedwa", "against fedwa: there is no such row; name one of: fedavg \\(standard\\); "),
         ("fedclass:beta=80", "no such row"),
     ],
 )

@@ -237,7 +237,7 @@ def test_runs_with_and_without_validation_images_never_share_a_table(result):
 
 
 def test_settings_of_one_method_on_test_images_are_told_how_to_choose(result):
-    note = "Rows are compared on test images; to choose between them use --set data.validation=0.1"
+    note = "Rows are compared on test images; to choose between them use data.validation=0.1"
     swept = [result(config={"method": {"beta": b}}) for b in (3.0, 8.0)]
     assert note in results_table(swept).notes
     assert note not in results_table([result("fedavg"), result("fedwa")]).notes

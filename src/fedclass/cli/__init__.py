@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from fedclass.cli import compare, inspect, keys, listing, model, plan, report, reproduce, run, watch
+from fedclass.cli.audit import app as audit
+from fedclass.cli.benchmark import app as benchmark
 from fedclass.cli.cache import app as cache
 from fedclass.cli.data import app as data
 from fedclass.cli.deploy import app as deploy
@@ -44,10 +46,12 @@ app.command("export")(model.export)
 app.command("list")(listing.list_)
 app.command("keys")(keys.keys)
 app.command("doctor")(inspect.doctor)
+app.add_typer(benchmark, name="benchmark")
 app.add_typer(data, name="data")
 app.add_typer(cache, name="cache")
 app.add_typer(deploy, name="deploy")
 app.add_typer(site, name="site")
+app.add_typer(audit, name="audit")
 
 
 def _version(wanted: bool) -> None:

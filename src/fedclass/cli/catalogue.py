@@ -43,7 +43,8 @@ def _variants(module: ast.Module, method: ast.ClassDef) -> tuple[str, ...]:
             for part in ast.walk(node.annotation):
                 literal = _assigned(module, part.id) if isinstance(part, ast.Name) else part
                 if isinstance(literal, ast.Subscript) and ast.unparse(literal.value) == "Literal":
-                    return tuple(ast.literal_eval(literal.slice))
+                    options = ast.literal_eval(literal.slice)
+                    return options if isinstance(options, tuple) else (options,)
     return (STANDARD,)
 
 

@@ -1,27 +1,13 @@
 """fedclass deploy: sites on machines of their own."""
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fedclass.cli import operator
+from fedclass.cli.flower import needs_flower
 from fedclass.cli.split import split
-
-
-@contextlib.contextmanager
-def needs_flower() -> Iterator[None]:
-    """Around the imports of what needs the extra."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name not in ("flwr", "cryptography"):
-            raise
-        from fedclass.errors import ConfigError
-
-        raise ConfigError("this needs Flower; pip install 'fedclass[flower]'") from None
-
 
 app = typer.Typer(help="Sites on machines of their own, over Flower. Needs the extra `flower`.", no_args_is_help=True)
 
@@ -30,9 +16,7 @@ app = typer.Typer(help="Sites on machines of their own, over Flower. Needs the e
 def init(
     folder: Annotated[Path, typer.Argument(help="The app folder to make; `flwr run` takes it.")],
     out: Annotated[Path, typer.Option(help="The run directory, on the server's machine.")],
-    recipe: Annotated[
-        str | None, typer.Option(help="A recipe, as of `fedclass run`. Without one, every key has its default.")
-    ] = None,
+    recipe: Annotated[str, typer.Option(help="A recipe, as of `fedclass run`.")] = "federation",
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", help="Override a key of the recipe, such as train.rounds=2. Repeatable."),
@@ -45,23 +29,28 @@ def init(
 ) -> None:
     """Write an app folder for Flower: a pyproject.toml with the configuration of a federation.
 
+    Run it on the server's machine, as the user that runs the server: what that will need is tried.
+
     Example:  fedclass deploy init app --out ~/runs/first --config next-task=word --config min-sites=3
     """
     import shlex
 
     with needs_flower():
         from fedclass.deploy.app import write_app
+        from fedclass.deploy.server import ServerSettings
 
     given: dict[str, object] = {
-        "recipe": recipe or "",
+        "recipe": recipe,
         "set": shlex.join(overrides or []),
         "out": str(out.expanduser().absolute()),
     }
-    if recipe is not None and Path(recipe).is_file():
+    if Path(recipe).is_file():
         given["recipe"] = str(Path(recipe).absolute())
     if insecure:
         given["pin-nodes"] = False
-    write_app(folder, given | dict(_setting(text) for text in config or []))
+    given |= dict(_setting(text) for text in config or [])
+    ServerSettings.read(given).check_here()
+    write_app(folder, given)
     typer.echo(f"made {folder / 'pyproject.toml'}; next: flwr run {folder} fedclass --stream")
 
 
@@ -108,7 +97,7 @@ def demo(
             shown.tell(0, event)
             if isinstance(event, TaskFinished) and event.task == 0:
                 add_images(root, LATER)
-                next_(run)
+                operator.next_(run)
 
         federation.follow(federation.submit(root / "app"), run, listen)
     print_results([run])
@@ -117,33 +106,17 @@ def demo(
         typer.echo(f"what {site} keeps: fedclass site show --store {root / site / 'store'}")
 
 
-Run = Annotated[Path, typer.Argument(help="The run directory of a federation, on the server's machine.")]
-
-
-@app.command("next")
-def next_(run: Run) -> None:
-    """Let the next task begin (next-task = "word"), as soon as its rounds are done and a site has a new class."""
-    _word(run, "next-task")
-    typer.echo("the next task begins as soon as there is a new class")
-
-
-@app.command()
-def finish(run: Run) -> None:
-    """Let the run end once the task that is under way is learned."""
-    _word(run, "finish")
-    typer.echo("the run ends after the task that is under way")
-
-
-def _word(run: Path, word: str) -> None:
-    from fedclass.errors import RunError
-    from fedclass.runs.layout import RunDirectory, write_atomically
-
-    directory = RunDirectory(run)
-    if not directory.lease.is_file():
-        raise RunError(f"{run}: is not the run directory of a federation; it is the app's `out`")
-    if directory.finished:
-        raise RunError(f"{run}: this run is finished")
-    write_atomically(run / word, "")
+for command in (
+    operator.next_,
+    operator.finish,
+    operator.classes,
+    operator.back,
+    operator.withdraw,
+    operator.status,
+    operator.register,
+    operator.remove,
+):
+    app.command(command.__name__.rstrip("_"))(command)
 
 
 @app.command()
@@ -180,11 +153,18 @@ def keys(
     ] = None,
     days: Annotated[int, typer.Option(help="How long a new server certificate is valid.")] = 365,
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port that sites dial, of the proxy.")] = 8443,
+    rotate: Annotated[
+        str | None, typer.Option(help="Give this site a new key; the server refuses its old one.", show_default=False)
+    ] = None,
 ) -> None:
     """Make keys and certificates for the server and its sites, and print the commands that use them.
 
-    Run it again with another --site to add one: nothing is ever overwritten.
+    Run it again with another --site to add one: nothing is ever overwritten. --rotate needs the server's part of Flower
+    to run (`fedclass deploy link`), and does nothing else.
     """
+    if rotate is not None:
+        operator.rotate_key(out, rotate)
+        return
     import shlex
 
     import tomli_w
@@ -213,7 +193,7 @@ def keys(
     if made.sites:
         typer.echo("\n# on the server, once per site")
     for name in made.sites:
-        typer.echo(shlex.join(commands.register(made, name)))
+        typer.echo(shlex.join(["fedclass", "deploy", "register", name, "--keys", str(made.folder)]))
 
     address = f"[{made.hosts[0]}]:{port}" if ":" in made.hosts[0] else f"{made.hosts[0]}:{port}"
     for name in made.sites:

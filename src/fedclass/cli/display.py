@@ -15,10 +15,14 @@ from fedclass.report.tables import Table
 from fedclass.runs.events import (
     Event,
     RoundFinished,
+    RunFailed,
     RunFinished,
     RunResumed,
     RunStarted,
+    SetAside,
+    SiteChanged,
     SitesKnown,
+    SiteTested,
     TaskFinished,
     TaskReused,
     TaskStarted,
@@ -148,17 +152,20 @@ class Live:
             case RunResumed():
                 self.progress.update(row, completed=self.paces[number].done(event.task, event.round), where="goes on")
                 self.remark(number, remark(event), style="none")
+            case UpdateRejected() | UpdateMissing() | SetAside():
+                self.remark(number, remark(event, self.paces[number].started.called), style="yellow")
             case TaskReused():
                 self.paces[number].reused.add(event.task)
                 self.remark(number, remark(event), style="none")
-            case Warned() | UpdateRejected() | UpdateMissing():
-                self.remark(number, remark(event), style="yellow")
+            case Warned() | SiteChanged() | RunFailed():
+                calm = isinstance(event, SiteChanged) and event.connected
+                self.remark(number, remark(event), style="none" if calm else "yellow")
             case SitesKnown():
                 pace = self.paces[number]
                 pace.started = pace.started.knowing(event)
                 self.progress.update(row, total=pace.total)
                 self.remark(number, remark(event), style="none")
-            case TaskStarted():
+            case TaskStarted() | SiteTested():
                 pass
 
     def _start(self, number: int, event: RunStarted) -> None:

@@ -60,14 +60,15 @@ def _print_places(name: str, recipe: str | None, overrides: list[str]) -> None:
     from fedclass.data.datasets import find_source
     from fedclass.data.schedule import task_sizes
     from fedclass.experiment.recipe import load
+    from fedclass.federation.quotas import AVAILABLE
     from fedclass.methods.declare import Sizes
     from fedclass.wire import nbytes
 
     experiment = load(recipe, overrides, method=name)
     source = find_source(experiment.data.name)
-    height, width, _ = source.shape or (32, 32, 3)
+    height, width, channels = source.shape or (32, 32, 3)
     classes = len(source.classes) or sum(task_sizes(experiment.stream.tasks, 10))
-    model = experiment.build((height, width))
+    model = experiment.build((height, width), check=False)
     model.grow_to(classes, seed=experiment.seed_of("initialisation"))
     sizes, declared, optimizer = Sizes.of(model), experiment.method.declare(), experiment.server.declare()
     weights = nbytes(model.weights())
@@ -89,12 +90,26 @@ def _print_places(name: str, recipe: str | None, overrides: list[str]) -> None:
         "uploads": (declared.uploads.get("train", {}), "clients to server, in each round"),
         "uploads, end of task": (declared.uploads.get("end_task", {}), "clients to server, once per task"),
     }
+    if experiment.memory.asks_counts:
+        quotas = {"quotas": AVAILABLE["available"]}
+        places["memory.quota"] = (AVAILABLE, "clients to server, once per task: class counts")
+        places["memory.quota, back"] = (quotas, "server to clients, once per task")
     for place, (specs, who) in places.items():
         for tensor, spec in specs.items():
             shape = " x ".join(map(str, spec.shape)) or "a number"
             table.add_row(f"{place}: {tensor} ({shape})", who, f"{spec.nbytes(sizes):,}")
     console.print()
     console.print(table)
+    budget = experiment.memory.per_class * classes if experiment.memory.per_class else experiment.memory.per_client or 0
+    kept = declared.kept_bytes(sizes, exemplars=budget, image=height * width * channels)
+    pixels = f"{width}x{height}x{channels}"
+    console.print(
+        f"A client keeps at most {kept:,} bytes besides models: {budget} exemplars of {pixels} with their rows, state, "
+        "and what was broadcast.",
+        highlight=False,
+    )
+    if declared.discloses:
+        console.print(f"It sends {declared.discloses}: for simulations only, sites refuse it.", style="red")
     console.print(
         "Besides: the number of images in an update, its mean loss, the number of exemplars.", highlight=False
     )

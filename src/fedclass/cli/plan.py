@@ -153,6 +153,8 @@ def _rule(budget: "MemorySettings") -> str:
         return f"{budget.per_class} per class"
     if budget.quota == "floor":
         return f"{budget.per_client} per client, over all classes that have arrived, rounded down"
+    if budget.quota == "balanced":
+        return f"{budget.per_client} per client, divided by the server so that all exemplars together are balanced"
     return f"{budget.per_client} per client, shared evenly among the classes it has met"
 
 

@@ -152,7 +152,7 @@ def _runs_of(
     for member in expand(recipe, choices, overrides=overrides, seeds=read_seeds(seeds), root=out / recipe):
         choice = member.choice
         own = [word for word in choice.overrides if word.startswith(("method.variant=", f"{part.key}="))]
-        changed = _changed(member.experiment, load(recipe, own, method=choice.method))
+        changed = changed_keys(member.experiment, load(recipe, own, method=choice.method))
         method = member.experiment.method
         row = claimed(member.experiment.method_name, getattr(method, "variant", None))
         runs.append(PaperRun(member, values[choice.name] if row and part.key else row, changed))
@@ -179,7 +179,8 @@ def _choices(part: "Part", recipe: str, entries: "Sequence[Choice]") -> "list[tu
     return found
 
 
-def _changed(experiment: "Experiment", recipe: "Experiment") -> tuple[str, ...]:
+def changed_keys(experiment: "Experiment", recipe: "Experiment") -> tuple[str, ...]:
+    """Keys of the recipe that an experiment has other values of, each with both."""
     from fedclass.report.rows import text
     from fedclass.runs.config_file import flat
 

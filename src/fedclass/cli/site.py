@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedclass.cli.deploy import needs_flower
+from fedclass.cli.flower import needs_flower
 from fedclass.errors import ConfigError
 
 if TYPE_CHECKING:  # what a command needs it imports itself: `--help` must not wait for torch
@@ -131,7 +131,8 @@ def forget(
     if sum([label is not None, bool(image), older_than is not None, everything]) != 1:
         raise ConfigError("fedclass site forget: give the name of a class, --image, --older-than, or --all")
     folders = _chosen(_federations(store, key), store, federation, label)
-    digests = {digest for file in image or [] for digest in digests_of(file)}
+    sizes = {size for folder in folders for size in folder.sizes()} if image else set()
+    digests = {digest for file in image or [] for digest in digests_of(file, sizes)}
 
     def delete(folder: "FederationFolder") -> int:
         if label is not None:
@@ -164,7 +165,7 @@ def _chosen(
         folders = [folder for folder in folders if folder.root.name == federation]
     if label is None:
         return folders
-    found = [folder for folder in folders if label in folder.classes()]
+    found = [folder for folder in folders if folder.spelled().get(label, label) in folder.classes()]
     if not found:
         classes = sorted({name for folder in folders for name in folder.classes()})
         raise ConfigError(f"{store}: nothing is kept of class {label!r}; there are {', '.join(classes) or 'none'}")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedclass.data.partition import Index
+from fedclass.data.quotas import balanced_quotas
 from fedclass.errors import ConfigError
 
 Select = Literal["random", "herding", "herding-pycil", "first"]
@@ -23,10 +24,11 @@ class MemorySettings:
     per_client: Annotated[int | None, Field(ge=0, description="exemplars a client keeps in all")] = 50
     per_class: Annotated[int | None, Field(ge=0, description="exemplars a client keeps of each class")] = None
     quota: Annotated[
-        Literal["even", "floor"],
+        Literal["even", "floor", "balanced"],
         Field(
             description="per_client: divided by the classes that the client has met, the remainder to the first ones; "
-            "or by all that have arrived, rounded down"
+            "by all that have arrived, rounded down; or as the server says, which clients tell their class counts, so "
+            "that all exemplars together are balanced"
         ),
     ] = "even"
     select: Annotated[Select, Field(description="which images become exemplars")] = "random"
@@ -35,11 +37,17 @@ class MemorySettings:
     def keeps(self) -> bool:
         return bool(self.per_class if self.per_class is not None else self.per_client)
 
+    @property
+    def asks_counts(self) -> bool:
+        """Whether clients tell how many images of each class they hold."""
+        return self.quota == "balanced" and self.keeps
+
     def quotas(self, classes: list[int], arrived: int) -> dict[int, int]:
         """How many exemplars of each class a client that has met `classes` (in order of arrival) may keep.
 
         A budget in total is divided evenly among them; what is left over goes to those that came first. With "floor",
-        as in the authors' release, a class gets the budget over all `arrived` classes, met or not, rounded down.
+        as in the authors' release, a class gets the budget over all `arrived` classes, met or not, rounded down. With
+        "balanced", this is what a client does that has not heard from the server.
         """
         if self.per_class is not None:
             return dict.fromkeys(classes, self.per_class)
@@ -72,22 +80,30 @@ def remember(
     rank: Callable[[int, Index, int], Index],
     *,
     classes: int,
+    quotas: Sequence[int] | None = None,
 ) -> Exemplars:
     """The exemplars after a task: what was kept, cut to the new quotas, and the best of what arrived.
 
-    classes: how many have arrived so far, whether the client has met them or not.
+    classes: how many have arrived so far, whether the client has met them or not.  quotas: of each of them, if the
+    server says so.
     rank(label, images, count): the `count` most important ones of `images`, in order.
     """
     labels = targets[arrived]
     seen = sorted({*exemplars.of_class, *labels.tolist()})
+    allowed = settings.quotas(seen, classes) if quotas is None else {label: quotas[label] for label in seen}
     kept = {}
-    for label, quota in settings.quotas(seen, classes).items():
+    for label, quota in allowed.items():
         old, new = exemplars.of_class.get(label), arrived[labels == label]
         if old is None:
             kept[label] = rank(label, new, min(quota, len(new)))
         else:  # a class that has come back: its first exemplars stay
             kept[label] = np.concatenate([old, np.setdiff1d(new, old)])[:quota] if len(new) else old[:quota]
     return Exemplars(kept)
+
+
+def available(exemplars: Exemplars, arrived: Index, targets: Index, *, classes: int) -> Index:
+    """(classes,): how many images of each class a client could keep: its exemplars, and what has arrived since."""
+    return np.bincount(targets[np.union1d(exemplars.index, arrived)], minlength=classes)
 
 
 def herd(features: NDArray[np.float32], count: int, *, unit_means: bool = True) -> Index:
@@ -170,11 +186,14 @@ def exemplar_counts_by_class(
     kept = np.zeros_like(counts)
     for task in range(len(task_sizes)):
         until = sum(task_sizes[: task + 1])
-        for client, row in enumerate(counts):
-            quotas = settings.quotas(np.flatnonzero(row[:until]).tolist(), sum(offered[: task + 1]))
-            for label, quota in quotas.items():
-                first_time = label >= until - task_sizes[task]
-                kept[client, label] = min(quota, row[label] if first_time else kept[client, label])
+        kept[:, until - task_sizes[task] : until] = counts[:, until - task_sizes[task] : until]
+        if settings.quota == "balanced":
+            kept = balanced_quotas(kept, np.full(len(counts), settings.per_client or 0))
+        else:
+            for client, row in enumerate(counts):
+                quotas = settings.quotas(np.flatnonzero(row[:until]).tolist(), sum(offered[: task + 1]))
+                for label, quota in quotas.items():
+                    kept[client, label] = min(quota, kept[client, label])
         after[task] = kept
     return after
 

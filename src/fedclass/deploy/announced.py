@@ -1,7 +1,8 @@
 """The curriculum that sites announce: the server asks which classes there are, and decides when to learn new ones."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,11 @@ import numpy as np
 from fedclass.data.image_set import MEAN, STD, ImageSet, Split
 from fedclass.data.memory import exemplar_counts
 from fedclass.data.schedule import Schedule
+from fedclass.deploy.admission import Admission
+from fedclass.deploy.decisions import APPROVALS
 from fedclass.deploy.registry import Registry
+from fedclass.deploy.site_tests import capped, outliers
+from fedclass.deploy.words import FINISH, NEXT
 from fedclass.engines.flower.roster import Roster
 from fedclass.errors import RoundError
 from fedclass.experiment.config import Experiment
@@ -20,12 +25,11 @@ from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.setup import exemplars_count
 from fedclass.federation.evaluate import Counts
 from fedclass.models.incremental import IncrementalModel
-from fedclass.runs.events import Event, SitesKnown, Warned
-from fedclass.wire import Announcement
+from fedclass.runs.events import Event, SiteChanged, SitesKnown, SiteTested, Warned
+from fedclass.wire import Announcement, Update
 
 ROUNDED = 5  # as many images more than it announces a site may have of a class: counts may be rounded to tens
 GLANCE = 0.5  # seconds between two looks for the operator's word
-NEXT, FINISH = "next-task", "finish"  # the operator's words: files in the run directory
 
 
 @dataclass(frozen=True)
@@ -33,9 +37,11 @@ class Rules:
     """When tasks begin and when they end.
 
     next_task: "rounds" (as soon as the last one's rounds are done), "word" (of the operator), or "classes" (when
-    `new_classes` have been announced). Whichever it is, a task needs a class that is new, and the first one needs no
-    word.  tasks: how many; 0: until the operator says so.  min_sites: without which no task begins.  ask_every: seconds
-    between two questions to sites.  wait: seconds to wait for sites without which nothing can be learned or tested.
+    `new_classes` may be admitted). Whichever it is, a task needs a class that is new, unless the operator gives the
+    word for one with new images of known classes alone; and the first one needs no word.  tasks: how many, unless the
+    operator wants another; 0: until the operator says so.  min_sites: without which no task and no round begins.
+    ask_every: seconds between two questions to sites.  wait: seconds to wait for sites without which nothing can be
+    learned or tested.  image: (H, W, C); none: what most sites have.
     """
 
     next_task: Literal["rounds", "word", "classes"]
@@ -45,6 +51,7 @@ class Rules:
     ask_every: float
     wait: float
     test_at: Literal["sites", "server", "both"]
+    image: tuple[int, int, int] | None
 
 
 class Announced:
@@ -52,11 +59,23 @@ class Announced:
 
     validation = None
 
-    def __init__(self, experiment: Experiment, here: ImageSet | None, roster: Roster, rules: Rules, root: Path) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        here: ImageSet | None,
+        roster: Roster,
+        rules: Rules,
+        admission: Admission,
+        root: Path,
+    ) -> None:
         self.experiment, self.here, self.roster, self.rules, self.root = experiment, here, roster, rules, root
+        self.admission = admission
         self.known = Registry()
+        self._tell: Tell = lambda _: None
+        self._seen: dict[str, bool] = {}  # whether a site was connected when one last looked
         self._image: tuple[int, int, int] | None = None
         self._warned: set[str] = set()
+        self._returns = 0  # how often the operator has gone back, as far as it was told
         self._early: list[Event] = []
         self._met: Mapping[str, Announcement] | None = None  # what sites said when the server met them
 
@@ -78,21 +97,29 @@ class Announced:
 
     @property
     def registry(self) -> Mapping[str, Any]:
-        return {**self.known.table(), "image": self._image}
+        spelled = dict(self.admission.spelled)
+        return {**self.known.table(), "image": self._image, "spelled": spelled, "returns": self._returns}
 
     def restore(self, registry: Mapping[str, Any]) -> None:
-        if registry:
-            table = dict(registry)
+        table, returns = dict(registry), self.roster.returns
+        if len(returns) > max(table.pop("returns", 0), self._returns):
+            message = f"the operator has gone back to before task {returns[-1] + 1}, and sites follow"
+            self._early.append(Warned(message=message))
+        self._returns = len(returns)
+        if table:
             self._image = tuple(table.pop("image"))
+            self.admission.spelled = dict(table.pop("spelled", {}))
             self.known = Registry.read(table)
-            self.roster.pins.update(self.known.nodes)
+            self.roster.recall(self.known.nodes)
 
     # Before the run, and between tasks.
 
     def meet(self) -> None:
         """Wait until enough sites are there; what is to be told of them is told with the first task."""
         until, task = time.monotonic() + self.rules.wait, max(len(self.known.sizes) - 1, 0)
+        fixed, self._image = self._image, self._image or self.rules.image
         while len(found := self._announcements(task, self._early.append)) < self.rules.min_sites:
+            self._image = fixed or self.rules.image  # others may come, and most of them have another size
             if time.monotonic() > until:
                 raise RoundError(
                     f"after {self.rules.wait:.0f} s there are {len(found)} sites with images, and min-sites = "
@@ -100,19 +127,21 @@ class Announced:
                 )
             self._pause(min(self.rules.ask_every, 5.0))
         self._met = found
+        self._enter(found)
 
     def facts(self) -> DataFacts:
         said, here = self._sites_known(), self.here
         name, sha256, official = ("sites", "", None) if here is None else (here.name, here.sha256, here.official)
-        return DataFacts(name, sha256, official, said.counts, said.exemplars)
+        return DataFacts(name, sha256, official, said.counts, said.exemplars, fixed=False)
 
     def begin(self, task: int, tell: Tell) -> bool:
+        self._tell = tell
         while self._early:
             tell(self._early.pop(0))
         if task < len(self.known.sizes):  # of a run that goes on
             tell(self._sites_known())
             return True
-        if self.rules.tasks and task >= self.rules.tasks:
+        if self.rules.tasks and task >= self.rules.tasks and not (self.root / NEXT).exists():
             return False
         first = task == 0
         while True:
@@ -120,56 +149,75 @@ class Announced:
                 return False
             found = self._met if first and self._met is not None else self._announcements(task, tell)
             self._met = None
-            new = self.known.unknown(found)
-            if len(found) >= self.rules.min_sites and new and self._is_time(new, first=first):
+            self._enter(found)
+            new = self.admission.admitted(self.known.unknown(found), found, self.known.classes)
+            if len(found) >= self.rules.min_sites and self._is_time(new, found, first=first):
                 break
             self._warn(f"task {task + 1} waits for {self._awaited(found, new)}", tell)
             self._pause(self.rules.ask_every)
         (self.root / NEXT).unlink(missing_ok=True)
-        self.known.begin(found)
+        self.known.begin(new)
+        self.admission.admitted(self.known.unknown(found), found, self.known.classes)  # these are no longer offered
         self.known.admit(found, exemplars_count=exemplars_count(self.experiment))
         tell(self._sites_known())
         return True
 
-    def _is_time(self, new: list[str], *, first: bool) -> bool:
+    def _is_time(self, new: list[str], found: Mapping[str, Announcement], *, first: bool) -> bool:
+        if (self.root / NEXT).exists() and (new or self.known.more(found)):
+            return True
+        if not new:
+            return False
         match self.rules.next_task:
             case "rounds":
                 return True
             case "classes":
                 return len(new) >= self.rules.new_classes
             case "word":
-                return first or (self.root / NEXT).exists()
+                return first
 
     def _awaited(self, found: Mapping[str, Announcement], new: list[str]) -> str:
         """What is lacking now; it is told again whenever it changes."""
         if len(found) < self.rules.min_sites:
             return f"sites: {len(found)} with images are there, and min-sites = {self.rules.min_sites} are needed"
-        have = f"new there: {', '.join(map(repr, new[:5]))}{' ...' if len(new) > 5 else ''}"
-        have = have if new else "no new class is there yet"
+        have = f"new there: {listed(new)}" if new else "no new class is there yet"
+        if more := self.known.more(found):
+            have += f"; new images of {listed(more)}"
+        if kept_out := self.admission.waiting():
+            have += f"; {kept_out}"
         match self.rules.next_task:
             case "rounds":
                 return f"a new class ({have})"
             case "classes":
                 return f"{self.rules.new_classes} new classes ({have})"
             case "word":
-                said = (self.root / NEXT).exists()
+                said = (self.root / NEXT).exists() or not self.known.sizes
                 return f"a new class ({have})" if said else f"`fedclass deploy next {self.root}` ({have})"
 
     # During a task.
 
     def learners(self, task: int, round: int, tell: Tell) -> list[int]:  # noqa: ARG002
+        self._tell = tell
         self.roster.refresh(task)
+        self._tell_changes(tell)
         others = set(self.roster.connected()) - set(self.known.learners)
         found = self._fitting({site: self.roster.said[site] for site in others}, tell)
-        joined = self.known.enter(found)
+        joined = self._enter(found)
         self.known.admit(found, exemplars_count=exemplars_count(self.experiment))
         if joined:
             tell(self._sites_known())
-        self.known.nodes = dict(self.roster.pins)
-        return self.known.numbers(self.known.learners)
+        return self.known.numbers([site for site in self.known.learners if site not in self.roster.removed])
 
     def everyone(self) -> list[int]:
-        return list(range(len(self.known.sites)))
+        return self.known.numbers([site for site in self.known.sites if site not in self.roster.removed])
+
+    def spelled(self, client: int) -> Mapping[str, str]:
+        """Of the names that the client's site uses, those of classes that are called otherwise here."""
+        said = self.admission.spelled.get(self.site(client), {})
+        return {name: into for name, into in said.items() if into in self.known.classes}
+
+    def waits(self, sites: Sequence[str]) -> None:
+        """A round waits for these to return."""
+        self._warn(f"a round waits: {self.rules.min_sites} sites are needed (min-sites), and {listed(sites)} is away")
 
     def site(self, client: int) -> str:
         return self.known.sites[client]
@@ -191,79 +239,116 @@ class Announced:
 
     def test(self, trial: Trial, tell: Tell, *, must: bool) -> Tested:
         """On the server's test images, and beside them on those that sites hold out; or on the sites' alone."""
-        at_sites = None
+        at_sites, reports = None, dict[int, Counts]()
         if self.rules.test_at != "server":
-            at_sites = self._tested_at_sites(trial, tell, must=must and self.here is None)
+            at_sites, reports = self._tested_at_sites(trial, tell, must=must and self.here is None)
+        here = None if self.watched is None else trial.here(self.watched)
+        for client, (own, expected) in sorted(outliers(reports, here).items()):
+            message = (
+                f"task {trial.task + 1}: {self.named(client)} reports that {own:.0f} % of its held-out images are "
+                f"right, and others lead one to expect {expected:.0f} %"
+            )
+            tell(Warned(message=message))
+        return Tested(at_sites) if here is None else Tested(here, at_sites)
+
+    @property
+    def watched(self) -> Split | None:
+        """The server's test images; -1: of classes that have not arrived."""
         if self.here is None:
-            return Tested(at_sites)
+            return None
         number = {name: label for label, name in enumerate(self.known.classes)}
         of_label = np.array([number.get(name, -1) for name in self.here.classes], np.int64)
-        return Tested(trial.here(Split(self.here.test.images, of_label[self.here.test.labels])), at_sites)
+        return Split(self.here.test.images, of_label[self.here.test.labels])
 
-    def _tested_at_sites(self, trial: Trial, tell: Tell, *, must: bool) -> Counts | None:
-        """must: wait for sites without which a task could not be tested; otherwise there are no counts then."""
+    def _tested_at_sites(self, trial: Trial, tell: Tell, *, must: bool) -> tuple[Counts | None, dict[int, Counts]]:
+        """In all, and by site. must: wait for sites without which a task could not be tested; otherwise there are no
+        counts then.
+        """
         classes, waiting = self.schedule.classes_until(trial.task), self.everyone()
-        total = np.zeros((classes, classes), np.int64)
+        total, reports = np.zeros((classes, classes), np.int64), dict[int, Counts]()
         until = time.monotonic() + self.rules.wait
         while True:
             for update in trial.at_clients(list(waiting)):
-                total += update.extras["confusion"].numpy()
+                total += self._report(update, trial.task, reports, tell)
                 waiting.remove(update.client)
             if self._every_task_in(total):
                 break
             if not must:
-                return None
+                return None, reports
             if not waiting or time.monotonic() > until:
-                raise RoundError(
-                    f"task {trial.task + 1}: no site that answered holds out images of the classes of one of the "
-                    "tasks, and the model cannot be tested; run again once a site has such images (five of a class are "
-                    "enough)"
-                )
+                break  # what cannot be tested has no figure
             time.sleep(self.rules.ask_every)
         untested = self.schedule.names(np.flatnonzero(total.sum(axis=1) == 0).tolist())
         if untested:
-            names = ", ".join(map(repr, untested[:5])) + (" ..." if len(untested) > 5 else "")
-            message = f"task {trial.task + 1}: no site that answered holds out an image of class {names}"
+            message = f"task {trial.task + 1}: no site that answered holds out an image of class {listed(untested)}"
             tell(Warned(message=message))
-        return total
+        return total, reports
+
+    def _report(self, update: Update, task: int, reports: dict[int, Counts], tell: Tell) -> Counts:
+        """A site's counts, which are told: of no class more than it has announced."""
+        site, names = self.site(update.client), self.known.classes
+        limits = [self.known.most_held_out(site, name, ROUNDED) for name in names[: len(update.extras["confusion"])]]
+        counts, over = capped(update.extras["confusion"].numpy(), limits)
+        correct, tested = counts.diagonal().tolist(), counts.sum(axis=1).tolist()
+        tell(SiteTested(task=task, client=update.client, correct=correct, tested=tested, capped=over))
+        if over:
+            said = f"site {site} counts more held-out images than it has announced, of {listed(names_of(names, over))}"
+            self._warn(f"task {task + 1}: {said}; they count as many as announced", tell)
+        reports[update.client] = counts
+        return counts
 
     def _every_task_in(self, counts: Counts) -> bool:
         tasks = [self.schedule.new_classes(task) for task in range(len(self.schedule.task_sizes))]
-        return all(counts[new.start : new.stop].any() for new in tasks)
+        return all(counts[new.start : new.stop].any() for new in tasks if new)
 
     # What sites say.
 
     def _announcements(self, task: int, tell: Tell) -> Mapping[str, Announcement]:
         found = self._fitting(self.roster.announcements(task), tell)
-        self.known.enter(found)
-        self.known.nodes = dict(self.roster.pins)
+        self._tell_changes(tell)
         for node, reason in self.roster.silent.items():
-            self._warn(f"node {node} takes no part: {reason}", tell)
+            self._warn(f"{self.roster.called(node)} takes no part: {reason}", tell)
         return found
 
+    def _enter(self, found: Mapping[str, Announcement]) -> list[str]:
+        self.known.nodes = dict(self.roster.pins)
+        return self.known.enter(found)
+
+    def _tell_changes(self, tell: Tell) -> None:
+        """Which sites have gone, and which have come back, since one last looked."""
+        now = {site: site in self.roster.connected() for site in {*self._seen, *self.roster.connected()}}
+        for site in sorted(site for site, there in self._seen.items() if now[site] != there):
+            tell(SiteChanged(site=site, connected=now[site]))
+        self._seen = now
+
     def _fitting(self, announcements: Mapping[str, Announcement], tell: Tell) -> dict[str, Announcement]:
-        """Those whose images have the size of the others'; the first site with images decides."""
+        """Those whose images have the right size, in the names of classes."""
+        self.admission.look()
+        self._image = self._image or most_common([said.image for said in announcements.values()])
         fitting = {}
         for site in sorted(announcements):
             said = announcements[site]
             if said.image is None:
                 self._warn(f"site {site} has no images yet", tell)
                 continue
-            self._image = self._image or said.image
             if said.image != self._image:
-                self._warn(f"site {site} takes no part: its images are {said.image}, not {self._image}", tell)
+                self._warn(
+                    f"site {site} takes no part: its images are {said.image}, not {self._image}; its owner may set "
+                    "resize",
+                    tell,
+                )
                 continue
             here = fingerprint()
             differing = [f"{key} {value}" for key, value in sorted(said.machine.items()) if here.get(key) != value]
             if differing:
                 self._warn(f"site {site} differs from the server in {', '.join(differing)}: bits may differ", tell)
-            fitting[site] = said
+            fitting[site] = self.admission.read(said, self.known.classes, lambda text: self._warn(text, tell))
         return fitting
 
-    def _warn(self, message: str, tell: Tell) -> None:
+    def _warn(self, message: str, tell: Tell | None = None) -> None:
         if message not in self._warned:
             self._warned.add(message)
-            tell(Warned(message=message))
+            (tell or self._tell)(Warned(message=message))
 
     def _sites_known(self) -> SitesKnown:
         rows = self.known.rows()
@@ -284,5 +369,21 @@ class Announced:
             self.roster.connection.check()
             time.sleep(min(GLANCE, seconds))
 
-    def _words(self) -> list[str]:
-        return [word for word in (NEXT, FINISH) if (self.root / word).exists()]
+    def _words(self) -> list[tuple[str, int]]:
+        files = [self.root / word for word in (NEXT, FINISH, APPROVALS)]
+        return [(file.name, file.stat().st_mtime_ns) for file in files if file.exists()]
+
+
+def most_common(images: Iterable[tuple[int, int, int] | None]) -> tuple[int, int, int] | None:
+    """The size that most sites have; of several, the largest."""
+    sizes = Counter(image for image in images if image is not None)
+    return max(sizes, key=lambda size: (sizes[size], size), default=None)
+
+
+def names_of(names: Sequence[str], labels: Iterable[int]) -> list[str]:
+    return [names[label] for label in labels]
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of them."""
+    return ", ".join(map(repr, names[:5])) + (" ..." if len(names) > 5 else "")

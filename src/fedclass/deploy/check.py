@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -75,21 +75,28 @@ def check_federation(federation: object, site: str) -> None:
         )
 
 
+def check_returns(returns: Sequence[int], site: str) -> None:
+    if len(returns) > MOST_TASKS or any(type(task) is not int or not 0 <= task < MOST_TASKS for task in returns):
+        raise JobRefusedError(f"site {site}: cannot go back to tasks that there are none of")
+
+
 def accept(plan: Plan, job: Job, settings: SiteSettings, image: tuple[int, int, int] | None) -> Accepted:
     """The request in usable form, or JobRefusedError. image: (H, W, C) of the site's own, if it has any."""
     check_federation(plan.federation, settings.name)
+    check_returns(plan.returns, settings.name)
     try:
         _check_job(plan, job)
         _check_pixels(plan, image)
         made = _experiment(plan.recipe, settings)
         if job.round > made.train.rounds:
             raise ConfigError(f"round {job.round + 1} of {made.train.rounds}")
+        _check_quotas(plan, job, made)
         built = _builder(made, plan.image)
         model = built()
         if (fault := frozen_flaw(job, model)) is not None:
             raise ConfigError(fault)
         shapes = with_shapes_for(model.weights(), len(plan.classes))
-        if (fault := flaw(job.weights, shapes)) is not None:
+        if (fault := flaw(job.weights, shapes if job.phase != "count" else {})) is not None:
             raise ConfigError(f"the weights do not fit the model: {fault}")
         accepted = Accepted(made, built, shapes)
         _check_attachments(plan, job, accepted)
@@ -109,6 +116,18 @@ def _check_job(plan: Plan, job: Job) -> None:
         raise ConfigError(f"it is for task {job.task + 1}, but the plan has {len(plan.task_sizes)}")
 
 
+def _check_quotas(plan: Plan, job: Job, made: Experiment) -> None:
+    """Class counts leave a site only for the quotas that its recipe names."""
+    if (job.phase == "count" or job.quotas is not None) and not made.memory.asks_counts:
+        raise ConfigError('it is about quotas, and the recipe does not say memory.quota = "balanced"')
+    if job.quotas is None:
+        return
+    if job.phase != "end_task" or len(job.quotas) != len(plan.classes) or min(job.quotas) < 0:
+        raise ConfigError(
+            f"quotas must come with the end of a task, one from 0 on for each of {len(plan.classes)} classes"
+        )
+
+
 def _check_schedule(plan: Plan) -> None:
     names, sizes = plan.classes, plan.task_sizes
     if not 0 < len(names) <= MOST_CLASSES:
@@ -122,8 +141,10 @@ def _check_schedule(plan: Plan) -> None:
         raise ConfigError(f"task_sizes must be at most {MOST_TASKS} whole numbers from 0 on")
     if sum(sizes) != len(names):
         raise ConfigError(f"task_sizes make {sum(sizes)} classes, but {len(names)} are named")
-    if odd := set(plan.awaited) - set(names[len(names) - sizes[-1] :]):
-        raise ConfigError(f"awaits class {min(map(str, odd))[:40]!r}, which is not new in this task")
+    if odd := [into for into in plan.spelled.values() if not isinstance(into, str) or len(into) > LONGEST_NAME]:
+        raise ConfigError(f"{str(odd[0])[:40]!r} is no name of a class")
+    if strange := set(plan.awaited) - set(names[len(names) - sizes[-1] :]):
+        raise ConfigError(f"awaits class {min(map(str, strange))[:40]!r}, which is not new in this task")
 
 
 def _check_pixels(plan: Plan, image: tuple[int, int, int] | None) -> None:
@@ -171,7 +192,11 @@ def _experiment(recipe: Mapping[str, Any], settings: SiteSettings) -> Experiment
 
 
 def check_replay(made: Experiment) -> None:
-    """Sites learn from what is new, and from exemplars within their budget; never from all that they have had."""
+    """Sites learn from what is new, and from exemplars within their budget; never from all that they have had. Nothing
+    that is made of a single image leaves them.
+    """
+    if told := made.method.declare().discloses:
+        raise ConfigError(f"method {made.method_name!r} sends {told}; run it in a simulation: fedclass run")
     if made.method.declare().replay == "all":
         raise ConfigError(
             f"method {made.method_name!r} trains on all images of earlier tasks, which sites do not keep for it; "

@@ -15,6 +15,7 @@ CONFIG = {
     "set": "train.rounds=4 train.local_epochs=4 train.batch_size=16 optimizer.learning_rate=0.03 "
     "server.participation=1.0 memory.per_client=50 evaluation.every=0",
     "next-task": "word",
+    "classes-admit": "all",
     "tasks": 2,
     "min-sites": 3,
     "ask-every-seconds": 5.0,

@@ -2,18 +2,21 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from fedclass.data.folder import passed_over
-from fedclass.data.image_files import eight_bits, read_picture
+from fedclass.data.image_files import as_picture, eight_bits, fit, read_picture
 from fedclass.data.image_set import Split
 from fedclass.data.readers import read_npz
 from fedclass.errors import DataError
+
+Size = tuple[int, int, int]  # (H, W, C)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,22 +64,44 @@ class Holdings:
             present=frozenset(one for one in self.present if one[0] not in classes and one[1] not in images),
         )
 
+    def renamed(self, spelled: Mapping[str, str]) -> "Holdings":
+        """With other names of classes; two that get the same name become one class."""
+        if not any(name in spelled for name in self.classes):
+            return self
+        names = [spelled.get(name, name) for name in self.classes]
+        classes = tuple(sorted(set(names)))
+        number = np.array([classes.index(name) for name in names], np.int64)
+        return replace(
+            self,
+            classes=classes,
+            train=Split(self.train.images, number[self.train.labels]),
+            held_out=Split(self.held_out.images, number[self.held_out.labels]),
+            present=frozenset((spelled.get(name, name), pixels) for name, pixels in self.present),
+        )
+
 
 def digest(pixels: NDArray[np.uint8]) -> str:
     """Identity of an image: its shape and its pixels, whatever file they came from."""
     return hashlib.sha256(repr(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes()).hexdigest()
 
 
-def digests_of(file: Path) -> set[str]:
-    """Of a picture in a file: as it is, and as it becomes among pictures in colour."""
+def digests_of(file: Path, sizes: Iterable[Size] = ()) -> set[str]:
+    """Of a picture in a file: as it is, as it becomes among pictures in colour, and resized."""
     picture = _read_image(file)
     shapes = [picture] if picture.ndim == 3 else [picture[..., None], np.repeat(picture[..., None], 3, axis=2)]
-    return {digest(pixels) for pixels in shapes}
+    return {digest(pixels) for pixels in shapes} | {digest(_resized(read_picture(file), to, file)) for to in sizes}
 
 
-def _read_image(file: Path) -> NDArray[np.uint8]:
+def _read_image(file: Path, resize: Size | None = None) -> NDArray[np.uint8]:
     """(H, W) if the file is gray, else (H, W, 3)."""
-    return np.asarray(eight_bits(read_picture(file), file))
+    if resize is None:
+        return np.asarray(eight_bits(read_picture(file), file))
+    pixels = _resized(read_picture(file), resize, file)
+    return pixels[..., 0] if resize[2] == 1 else pixels
+
+
+def _resized(picture: Image.Image, to: Size, where: object) -> NDArray[np.uint8]:
+    return fit(picture, to, where).pixels
 
 
 def _stack(pictures: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
@@ -102,15 +127,15 @@ def signature(path: Path) -> Signature:
     return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
 
 
-def read_holdings(path: Path, *, holdout: float) -> Holdings:
+def read_holdings(path: Path, *, holdout: float, resize: Size | None = None) -> Holdings:
     """The images of `path`: CLASS/*, or train/CLASS/* and perhaps test/CLASS/*, or an .npz file.
 
     holdout: the share of training images to test with where there is no test split. An image is among them or not by
-    its pixels, so that others may come and go.
+    its pixels, so that others may come and go.  resize: (H, W, C) that every image is brought to.
     """
     skipped: list[str] = []
     try:
-        classes, train, test = _read_npz(path) if path.is_file() else _read_folders(path, skipped)
+        classes, train, test = _read_npz(path, resize) if path.is_file() else _read_folders(path, skipped, resize)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     digests = [digest(image) for image in train.images]
@@ -137,12 +162,21 @@ def _held_out(digests: Sequence[str], labels: NDArray[np.int64], share: float) -
     return held
 
 
-def _read_npz(path: Path) -> tuple[tuple[str, ...], Split, Split | None]:
+def _read_npz(path: Path, resize: Size | None) -> tuple[tuple[str, ...], Split, Split | None]:
     classes, train, test = read_npz(path, complete=False)
+    if resize is not None:
+        train, test = (Split(_all_resized(split.images, resize, path), split.labels) for split in (train, test))
     return classes, train, test if len(test) else None
 
 
-def _read_folders(root: Path, skipped: list[str]) -> tuple[tuple[str, ...], Split, Split | None]:
+def _all_resized(images: NDArray[np.uint8], to: Size, where: object) -> NDArray[np.uint8]:
+    found = np.empty((len(images), *to), np.uint8)
+    for at, pixels in enumerate(images):
+        found[at] = _resized(as_picture(pixels, where), to, where)
+    return found
+
+
+def _read_folders(root: Path, skipped: list[str], resize: Size | None) -> tuple[tuple[str, ...], Split, Split | None]:
     """One bad file must not keep a site out: what is no image of the size that most have is left out and named."""
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; it is the site's setting data")
@@ -153,7 +187,7 @@ def _read_folders(root: Path, skipped: list[str]) -> tuple[tuple[str, ...], Spli
     pictures: dict[Path, NDArray[np.uint8]] = {}
     for file in (file for split in (train, test) for paths in split.values() for file in paths):
         try:
-            pictures[file] = _read_image(file)
+            pictures[file] = _read_image(file, resize)
         except DataError as error:
             skipped.append(str(error))
     sizes = Counter(picture.shape[:2] for picture in pictures.values())
@@ -161,7 +195,7 @@ def _read_folders(root: Path, skipped: list[str]) -> tuple[tuple[str, ...], Spli
     for file, picture in pictures.items():
         if picture.shape[:2] != usual:
             height, width = picture.shape[:2]
-            skipped.append(f"{file}: is {width}x{height} pixels, and most are {usual[1]}x{usual[0]}; resize it")
+            skipped.append(f"{file}: is {width}x{height} pixels, and most are {usual[1]}x{usual[0]}; set resize")
     of_split = [
         [file for paths in split.values() for file in paths if file in pictures and pictures[file].shape[:2] == usual]
         for split in (train, test)

@@ -12,10 +12,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
+from fedclass.deploy.clock import ahead_of, clock_fault
 from fedclass.deploy.executor import check_flower
 from fedclass.deploy.holdings import FEW, read_holdings
 from fedclass.deploy.keys import NOT_A_KEY
-from fedclass.deploy.settings import SiteSettings
+from fedclass.deploy.settings import SiteSettings, image_of
 from fedclass.deploy.site import seal_of, skipped_files
 from fedclass.deploy.site_process import NodeSettings, check_private
 from fedclass.deploy.site_store import federations
@@ -55,7 +56,7 @@ def inspect(path: Path, *, online: bool, insecure: bool) -> Iterator[Finding]:
 
 def _images(site: SiteSettings) -> Iterator[Finding]:
     try:
-        holdings = read_holdings(site.data, holdout=site.holdout)
+        holdings = read_holdings(site.data, holdout=site.holdout, resize=image_of(site.resize))
     except FedclassError as error:
         yield Finding(str(error), fault=True)
         return
@@ -142,6 +143,8 @@ def _server(settings: NodeSettings) -> Iterator[Finding]:
         yield Finding(
             f"{settings.superlink}: answers, and its certificate is right; it ends on {ends:%Y-%m-%d}", warning=soon
         )
+        if (fault := clock_fault(ahead_of(settings.superlink, settings.ca))) is not None:
+            yield Finding(fault, fault=True)
         yield Finding("whether the server knows this site's key shows when the site is started: `fedclass site run`")
     except ssl.SSLCertVerificationError as error:
         reason = error.verify_message

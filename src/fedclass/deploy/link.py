@@ -31,6 +31,7 @@ from fedclass.deploy import commands
 from fedclass.deploy.executor import check_flower
 from fedclass.deploy.keys import Keys
 from fedclass.deploy.processes import end_with_parent
+from fedclass.deploy.registered import FOLDER
 from fedclass.errors import ConfigError
 from fedclass.runs.layout import write_atomically
 
@@ -91,7 +92,7 @@ def run_link(keys: Keys, database: Path, *, port: int, say: Callable[[str], None
     introduce(keys, port=port)
     secret = keys.folder / SECRET
     write_atomically(secret, secrets.token_bytes(32), mode=0o600)
-    os.environ |= {**commands.QUIET, **os.environ}
+    os.environ |= {**commands.QUIET, **os.environ, FOLDER: str(keys.folder.absolute())}
     flower = import_module("flwr.superlink.cli.flower_superlink")
     assert callable(flower.load_control_authn_plugin)
     flower.load_control_authn_plugin = lambda: OperatorAlone(token)  # type: ignore[attr-defined]

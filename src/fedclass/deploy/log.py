@@ -25,6 +25,7 @@ def asked(frame: Frame) -> str:
     where = f"task {_number(job.get('task'))}"
     what = {
         "train": f"training, {where}, round {_number(job.get('round'))}",
+        "count": f"how many images of each class it could keep, end of {where}",
         "end_task": f"the choice of exemplars, end of {where}",
         "evaluate": f"a test of the model, {where}",
     }.get(str(job.get("phase")), f"{_word(header.get('ask'))} {_word(job.get('phase'))}")

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +15,7 @@ import tomli_w
 from fedclass.deploy import commands
 from fedclass.deploy.keys import Keys, make_keys
 from fedclass.deploy.processes import accepts, free_port, kill_group
+from fedclass.deploy.registered import register
 from fedclass.errors import RunError
 from fedclass.runs.events import Event
 from fedclass.runs.layout import RunDirectory
@@ -51,7 +52,7 @@ class Loopback:
     def __enter__(self) -> Self:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            self.keys = make_keys(self.root / "keys", hosts=["localhost"], sites=list(self.sites))
+            self.keys = make_keys(self.root / "keys", hosts=self.hosts, sites=list(self.sites))
             (self.root / "flwr").mkdir(exist_ok=True)
             connection = commands.connection(self.keys, port=self.port)
             if not self.secure:
@@ -60,7 +61,7 @@ class Loopback:
             self.start_link()
             for name in self.sites:
                 if self.secure:
-                    self.flwr(*commands.register(self.keys, name)[1:])
+                    register(self.keys, name, self.flwr)
                 if name not in self.asleep:
                     self.start_site(name)
         except BaseException:
@@ -83,6 +84,22 @@ class Loopback:
             kill_group(process)
         self.processes = {}
 
+    # What differs where its parts are not all on one machine.
+
+    hosts: Sequence[str] = ("localhost",)
+
+    def address(self, name: str) -> str:  # noqa: ARG002
+        """That a site dials."""
+        return f"127.0.0.1:{self.door}"
+
+    def within(self, name: str) -> list[str]:  # noqa: ARG002
+        """Words before a command of one of its parts: a site, or "superlink"."""
+        return []
+
+    def answers(self) -> bool:
+        """Whether the server does."""
+        return accepts(self.port)
+
     # Its parts.
 
     @property
@@ -98,12 +115,12 @@ class Loopback:
             words = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(self.port)]
             words += ["--disable-runtime-dependency-installation", "--database", database]
         process = self._start("superlink", words)
-        self._until(lambda: accepts(self.port), process, "superlink")
+        self._until(self.answers, process, "superlink")
 
     def start_site(self, name: str) -> None:
         file = self.root / f"{name}.toml"
         settings: dict[str, Any] = {
-            "superlink": f"127.0.0.1:{self.door}",
+            "superlink": self.address(name),
             "ca": str(self.keys.ca.absolute()),
             "key": str(self.keys.private(name).absolute()),
             "site": {"name": name, **self.sites[name]},
@@ -122,8 +139,9 @@ class Loopback:
             kill_group(process)
 
     def flwr(self, *words: str) -> str:
+        program = [*self.within("superlink"), str(Path(sys.executable).with_name("flwr"))]
         done = subprocess.run(
-            ["flwr", *words], cwd=self.root, env=self.environment, capture_output=True, text=True, timeout=STARTING
+            [*program, *words], cwd=self.root, env=self.environment, capture_output=True, text=True, timeout=STARTING
         )
         if done.returncode:
             raise RunError(f"flwr {' '.join(words)}: {' '.join((done.stderr or done.stdout).split())}")
@@ -162,7 +180,12 @@ class Loopback:
     def _start(self, name: str, words: list[str]) -> subprocess.Popen[bytes]:
         with self.log(name).open("ab") as log:
             process = subprocess.Popen(
-                words, cwd=self.root, env=self.environment, stdout=log, stderr=log, start_new_session=True
+                [*self.within(name), *words],
+                cwd=self.root,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         self.processes[name] = process
         return process

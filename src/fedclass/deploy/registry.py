@@ -12,7 +12,8 @@ class Registry:
     """Sites are numbered as they come, classes as their tasks begin; a number never changes.
 
     nodes: Flower's numbers of sites with keys.  counts: images by site and class, as announced; 0 if withheld.
-    learners: the sites that have images for the task that is under way.
+    learners: the sites that have images for the task that is under way.  held_out: images to test with, by site and
+    class, as announced; None if withheld.
     """
 
     sites: list[str] = field(default_factory=list)
@@ -21,6 +22,7 @@ class Registry:
     sizes: list[int] = field(default_factory=list)
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
     learners: list[str] = field(default_factory=list)
+    held_out: dict[str, dict[str, int | None]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, table: Mapping[str, Any]) -> "Registry":
@@ -35,15 +37,19 @@ class Registry:
         self.sites += new
         for site, said in announcements.items():
             self.counts[site] = {name: count or 0 for name, count in said.classes.items()}
+            self.held_out[site] = dict(said.held_out)
         return new
 
     def unknown(self, announcements: Mapping[str, Announcement]) -> list[str]:
         """Names of classes that have images at a site and no number yet, in the order in which they would get one."""
         return sorted({name for said in announcements.values() for name in said.fresh} - set(self.classes))
 
-    def begin(self, announcements: Mapping[str, Announcement]) -> None:
-        """A task begins: its classes are those not seen before. Who learns them is to be admitted."""
-        new = self.unknown(announcements)
+    def more(self, announcements: Mapping[str, Announcement]) -> list[str]:
+        """Classes that have a number already, and images that no task has had."""
+        return [name for name in self.classes if any(name in said.fresh for said in announcements.values())]
+
+    def begin(self, new: Sequence[str]) -> None:
+        """A task begins, with these new classes; perhaps none. Who learns them is to be admitted."""
         self.classes += new
         self.sizes.append(len(new))
         self.learners = []
@@ -55,6 +61,14 @@ class Registry:
             held = said.classes if exemplars_count else said.fresh
             if site not in self.learners and set(held) & set(self.classes):
                 self.learners.append(site)
+
+    def most_held_out(self, site: str, name: str, spare: int) -> int | None:
+        """Of a class. Whoever withholds its numbers has no more than any site that tells; None if none does."""
+        said = self.held_out.get(site, {}).get(name, 0)
+        if said is not None:
+            return said + spare
+        told = [count for classes in self.held_out.values() if (count := classes.get(name)) is not None]
+        return max(told) + spare if told else None
 
     def rows(self) -> list[list[int]]:
         """(sites, classes) counts."""

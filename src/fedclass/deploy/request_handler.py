@@ -56,7 +56,7 @@ def respond(frame: Frame, open_site: "Callable[[], Site]", say: Callable[[str], 
         site = open_site()
         asked = codec.read_ask(frame)
         if isinstance(asked, codec.AnnouncementAsked):
-            return codec.announcement(site.announce(asked.federation, asked.task))
+            return codec.announcement(site.announce(asked.federation, asked.task, asked.returns))
         return codec.update(site.run(*asked))
     except DataError as error:
         say(printable(str(error)))

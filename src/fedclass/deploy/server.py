@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import shlex
 import uuid
 from collections.abc import Callable, Mapping
@@ -14,8 +15,15 @@ from pydantic import Field
 
 from fedclass.data import datasets
 from fedclass.data.image_set import ImageSet, Split
+from fedclass.deploy.admission import Admission, AdmissionRules, read_vocabulary
 from fedclass.deploy.announced import Announced, Rules
+from fedclass.deploy.audited import Audited, note
+from fedclass.deploy.back import FEDERATION
 from fedclass.deploy.check import check_replay
+from fedclass.deploy.presence import Presence
+from fedclass.deploy.registered import registered_nodes
+from fedclass.deploy.settings import image_of
+from fedclass.deploy.withdrawal import withdrawn
 from fedclass.engines.flower.engine import Flower
 from fedclass.engines.flower.exchange import Connection
 from fedclass.engines.flower.roster import Roster
@@ -32,7 +40,6 @@ from fedclass.runs.layout import RunDirectory, Writing, write_atomically
 from fedclass.schema import read_table
 from fedclass.wire import Job, Plan
 
-CLIP_NORM = 2.0  # where the recipe does not say: sites are strangers, clients of a simulation are not
 ANNOUNCING = 300.0  # seconds for a site to say what it holds: one that hangs must not keep the others waiting
 # Tables of a recipe that sites are told whole.
 SENT = ("seed", "memory", "model", "train", "optimizer", "server", "method")
@@ -54,8 +61,21 @@ class ServerSettings:
         Field(description="a task begins after the rounds of the last, on the operator's word, or with enough classes"),
     ] = "rounds"
     new_classes: Annotated[int, Field(ge=1, description='for "classes": so many new ones')] = 1
+    classes_admit: Annotated[
+        Literal["approve", "all"],
+        Field(description="names that become classes: those the operator approves, or all that sites announce"),
+    ] = "approve"
+    vocabulary: Annotated[str, Field(description="a file with the names that may be classes, one in each line")] = ""
+    class_case: Annotated[
+        Literal["keep", "ignore"], Field(description="whether names that differ in case alone are two classes")
+    ] = "keep"
+    max_classes_per_site: Annotated[int, Field(ge=1, description="new names that a site may announce at a time")] = 200
+    min_class_images: Annotated[
+        int, Field(ge=0, description="training images of a new class, over all sites that tell, before it is learned")
+    ] = 20
+    image_size: Annotated[str, Field(description="HEIGHTxWIDTHxCHANNELS; empty: the size that most sites have")] = ""
     tasks: Annotated[int, Field(ge=0, description="the run ends after so many; 0: on the operator's word")] = 0
-    min_sites: Annotated[int, Field(ge=1, description="sites without which no task begins")] = 2
+    min_sites: Annotated[int, Field(ge=1, description="sites without which no task and no round begins")] = 2
     ask_every_seconds: Annotated[float, Field(gt=0, description="how often sites are asked for news")] = 30.0
     wait_seconds: Annotated[float, Field(ge=0, description="how long to wait for min-sites at the start")] = 600.0
     deadline_seconds: Annotated[float, Field(ge=1, description="how long to wait for a site's answer")] = 3600.0
@@ -78,6 +98,7 @@ class ServerSettings:
             raise ConfigError(f"{where}: out = {settings.out!r}: give the whole path of a run directory, on the server")
         if settings.test_at != "sites" and settings.classes_from == "sites" and not settings.test_data:
             raise ConfigError(f"{where}: test-at = {settings.test_at!r} needs test-data, a folder with test images")
+        image_of(settings.image_size)
         return settings
 
     def experiment(self) -> Experiment:
@@ -88,8 +109,8 @@ class ServerSettings:
             )
         if made.faults != FaultSettings():
             raise ConfigError("[faults]: is for simulations; sites have faults of their own; leave it out")
-        if made.aggregation.clip_norm is None and self.classes_from == "sites":
-            made = replace(made, aggregation=replace(made.aggregation, clip_norm=CLIP_NORM))
+        if self.classes_from == "sites":
+            made = replace(made, aggregation=made.aggregation.among_strangers())
         if made.data.mean == MEASURED and self.classes_from == "sites":
             raise ConfigError("data.mean: nobody sees the images of all sites; give numbers for data.mean and data.std")
         check_replay(made)
@@ -99,6 +120,19 @@ class ServerSettings:
                 "classes-from = recipe"
             )
         return made
+
+    def check_here(self) -> None:
+        """Whether a server on this machine has all that it will need; ConfigError or RunError if not."""
+        made = self.experiment()
+        made.build((image_of(self.image_size) or (64, 64, 3))[:2])
+        if self.admission.vocabulary is not None:
+            read_vocabulary(self.admission.vocabulary)
+        if self.test_data:
+            _test_images(_tested_with(self.test_data, made.data))
+        out = Path(self.out).expanduser()
+        place = next(path for path in (out, *out.parents) if path.exists())
+        if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+            raise ConfigError(f"out = {out}: {place} is no folder that this user can write to; choose another one")
 
     @property
     def rules(self) -> Rules:
@@ -110,6 +144,17 @@ class ServerSettings:
             ask_every=self.ask_every_seconds,
             wait=self.wait_seconds,
             test_at=self.test_at,
+            image=image_of(self.image_size),
+        )
+
+    @property
+    def admission(self) -> AdmissionRules:
+        return AdmissionRules(
+            admit=self.classes_admit,
+            vocabulary=Path(self.vocabulary).expanduser() if self.vocabulary else None,
+            case=self.class_case,
+            most_names=self.max_classes_per_site,
+            fewest_images=self.min_class_images,
         )
 
 
@@ -119,7 +164,10 @@ def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None]
     experiment = settings.experiment()
     directory = RunDirectory(Path(settings.out).expanduser())
     if directory.finished:
-        raise RunError(f"{directory.root}: this run is finished; choose another out")
+        raise RunError(
+            f"{directory.root}: this run is finished; `fedclass deploy next {directory.root}` lets it go on, or choose "
+            "another out"
+        )
     try:
         directory.root.mkdir(parents=True, exist_ok=True)
         directory.root.chmod(0o700)  # names of sites and classes, and the model, are the operator's
@@ -127,27 +175,62 @@ def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None]
         raise RunError(f"{directory.root}: cannot be made ({error.strerror}); choose another out") from error
     holder = uuid.uuid4().hex
     with directory.leased(holder) as writing:
-        federation = _federation(directory, writing)
-        connection = Connection(grid, settings.poll_seconds, lambda: directory.check_holder(holder))
+        federation, returns = _federation(directory, writing)
+        presence = Presence(directory.root)
+
+        def check() -> None:
+            directory.check_holder(holder)
+            presence.beat()
+
+        connection = Connection(grid, settings.poll_seconds, check)
         seconds = min(settings.deadline_seconds, ANNOUNCING)
-        roster = Roster(connection, federation, seconds=seconds, pin=settings.pin_nodes)
+        roster = presence.roster = Roster(
+            connection,
+            federation,
+            seconds=seconds,
+            pin=settings.pin_nodes,
+            returns=returns,
+            registered=registered_nodes,
+            withdrawn=lambda: withdrawn(directory.root),
+        )
         curriculum, site = _curriculum(settings, experiment, roster, directory.root)
+        announced = curriculum if isinstance(curriculum, Announced) else None
 
         def plan(job: Job, teacher: str | None, broadcast: str | None) -> Plan:
-            return _plan(curriculum, federation, job, teacher, broadcast)
+            made = _plan(curriculum, federation, job, teacher, broadcast)
+            return replace(made, spelled=announced.spelled(job.client) if announced else {}, returns=returns)
 
-        engine = Flower(connection, roster, plan=plan, site=site, seconds=settings.deadline_seconds)
-        return run(curriculum, engine, directory, listen, writing=writing, changed_code=settings.changed_code)
+        engine = Flower(
+            connection,
+            roster,
+            plan=plan,
+            site=site,
+            seconds=settings.deadline_seconds,
+            least=settings.min_sites,
+            pause=settings.ask_every_seconds,
+            waits=announced.waits if announced else lambda _: None,
+        )
+
+        return run(
+            curriculum,
+            Audited(engine, directory.root, roster, site, presence.heard),
+            directory,
+            listen,
+            writing=writing,
+            changed_code=settings.changed_code,
+            note=lambda event: note(directory.root, site, event),
+        )
 
 
-def _federation(directory: RunDirectory, writing: Writing) -> str:
-    """The name under which sites keep their state for this run."""
-    path = directory.root / "federation.json"
+def _federation(directory: RunDirectory, writing: Writing) -> tuple[str, tuple[int, ...]]:
+    """The name under which sites keep their state for this run, and to which tasks it has gone back."""
+    path = directory.root / FEDERATION
     try:
         if not path.exists():
             with writing():
                 write_atomically(path, json.dumps({"id": f"federation-{uuid.uuid4().hex[:16]}"}) + "\n")
-        return str(json.loads(path.read_bytes())["id"])
+        table = json.loads(path.read_bytes())
+        return str(table["id"]), tuple(int(task) for task in table.get("returns", []))
     except (OSError, ValueError, KeyError) as error:
         raise RunError(f"{path}: cannot be used ({error})") from error
 
@@ -160,12 +243,12 @@ def _curriculum(
         setup = prepare(experiment)
         roster.wait_for(settings.min_sites, seconds=settings.wait_seconds)
         return setup, "site-{:03d}".format
-    path = Path(settings.test_data).expanduser() if settings.test_data else None
-    name = "npz" if path is not None and path.suffix == ".npz" else "folder"
     given = experiment.data
-    data = DataSettings(name=name, path=str(path or ""), mean=given.mean, std=given.std, transform=given.transform)
-    here = _test_images(data) if path is not None and settings.test_at != "sites" else None
-    announced = Announced(replace(experiment, data=data), here, roster, settings.rules, root)
+    data = DataSettings(name="folder", mean=given.mean, std=given.std, transform=given.transform)
+    wanted = settings.test_at != "sites"
+    here = _test_images(_tested_with(settings.test_data, data)) if wanted and settings.test_data else None
+    admission = Admission(settings.admission, root)
+    announced = Announced(replace(experiment, data=data), here, roster, settings.rules, admission, root)
     announced.restore(_found_out(root))
     announced.meet()
     return announced, announced.site
@@ -178,6 +261,12 @@ def _found_out(root: Path) -> Mapping[str, Any]:
         with contextlib.suppress(RunError):  # of a damaged one the run itself will tell
             return known.load(number).state.registry
     return {}
+
+
+def _tested_with(place: str, data: DataSettings) -> DataSettings:
+    """place: a folder, or an .npz file."""
+    path = Path(place).expanduser()
+    return replace(data, name="npz" if path.suffix == ".npz" else "folder", path=str(path))
 
 
 def _test_images(data: DataSettings) -> ImageSet:

@@ -22,7 +22,8 @@ class SiteSettings:
     """name: told to the server.  data: a folder per class, or train/ and test/ with such folders, or an .npz file.
     store: where exemplars and the like are kept.  announce: what the server is told of classes: their names, also the
     numbers of images to the nearest ten (at least ten), or exactly.  holdout: the share of training images that are
-    only tested with, if there is no test split.  evaluate: whether to test models for the server at all.  device:
+    only tested with, if there is no test split.  resize: HEIGHTxWIDTHxCHANNELS that all images are brought to; empty:
+    they have to be of one size.  evaluate: whether to test models for the server at all.  device:
     "cpu", "cuda", or "auto".  allow: models, methods and transforms, package.module:name, that the server may name
     besides those that come along.
 
@@ -36,6 +37,7 @@ class SiteSettings:
     store: Path
     announce: Announce = "rounded"
     holdout: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.1
+    resize: str = ""
     evaluate: StrictBool = True
     device: str = "auto"
     allow: tuple[str, ...] = ()
@@ -59,6 +61,7 @@ class SiteSettings:
             raise ConfigError(
                 f"site {self.name}: store = {self.store}: lies within data, where folders are classes; move it out"
             )
+        image_of(self.resize, f"site {self.name}: resize")
         for allowed in self.allow:
             if not re.fullmatch(r"[\w.]+:\w+", allowed):
                 raise ConfigError(f"site {self.name}: allow = {allowed!r}: write package.module:name")
@@ -75,6 +78,16 @@ class SiteSettings:
             table["allow"] = tuple(part.strip() for part in table["allow"].split(",") if part.strip())
         settings: Self = read_table(cls, table, "site")
         return settings
+
+
+def image_of(size: str, key: str = "image-size") -> tuple[int, int, int] | None:
+    """ "64x48x3": 64 pixels high, 48 wide, in colour."""
+    if not size:
+        return None
+    found = re.fullmatch(r"(\d{1,4})x(\d{1,4})x([13])", size)
+    if found is None or not int(found[1]) or not int(found[2]):
+        raise ConfigError(f"{key} = {size!r}: write HEIGHTxWIDTHxCHANNELS, such as 64x64x3 (1: gray, 3: colour)")
+    return int(found[1]), int(found[2]), int(found[3])
 
 
 def _path(text: str, name: str) -> Path:

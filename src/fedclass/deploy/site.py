@@ -20,11 +20,11 @@ from fedclass.data.memory import Exemplars, MemorySettings
 from fedclass.data.partition import Index
 from fedclass.data.schedule import Schedule
 from fedclass.data.stream import without
-from fedclass.deploy.check import Accepted, JobRefusedError, accept, check_federation
+from fedclass.deploy.check import Accepted, JobRefusedError, accept, check_federation, check_returns
 from fedclass.deploy.holdings import Holdings, Signature, read_holdings, signature
 from fedclass.deploy.ledger import Entry, KeptState, days_ago, today
 from fedclass.deploy.log import printable
-from fedclass.deploy.settings import SiteSettings
+from fedclass.deploy.settings import SiteSettings, image_of
 from fedclass.deploy.site_store import Attachment, FederationFolder
 from fedclass.errors import ClientError
 from fedclass.experiment.config import Experiment
@@ -96,18 +96,24 @@ class Site:
         self._clean = set[tuple[str, str]]()  # federations, and the day, whose exemplars were looked through
         self._read: tuple[Signature, Holdings] | None = None  # the images, as long as their files do not change
 
-    def announce(self, federation: str, task: int) -> Announcement:
+    def announce(self, federation: str, task: int, returns: Sequence[int] = ()) -> Announcement:
         """What this site holds, as far as its owner lets it be told. Classes that were forgotten are not told."""
         check_federation(federation, self.settings.name)
+        check_returns(returns, self.settings.name)
         folder = self._folder(federation)
-        holdings = _allowed(self._holdings(), folder)
+        if folder.root.exists() and folder.lags(returns):
+            with folder.locked():
+                self._follow(folder, returns)
+        spelled = folder.spelled()
+        holdings = _allowed(self._holdings(), folder, spelled)
         had, names = folder.had_before(task), holdings.names()
         return Announcement(
             site=self.settings.name,
             classes=self._told(label for label, _ in names),
-            fresh=self._told(name[0] for name in names if name not in had),
+            fresh=self._told(name for name, pixels in names if (spelled.get(name, name), pixels) not in had),
             image=holdings.image,
             machine=fingerprint(),
+            held_out=self._told(holdings.classes[label] for label in holdings.held_out.labels),
         )
 
     def run(self, plan: Plan, job: Job) -> Update:
@@ -120,19 +126,29 @@ class Site:
         folder = self._folder(plan.federation)
         holdings = self._holdings()
         accepted = accept(plan, job, self.settings, holdings.image)
-        job = replace(job, weights={name: job.weights[name] for name in accepted.shapes})  # a network keeps no order
+        ordered = {
+            name: job.weights[name] for name in accepted.shapes if name in job.weights
+        }  # a network keeps no order
+        job = replace(job, weights=ordered)
         try:
             with one_thread(), streams_restored():
+                held = _allowed(holdings, folder, plan.spelled).renamed(plan.spelled)
                 if job.phase == "evaluate" and plan.broadcast is None:  # nothing is read or kept
-                    return self._evaluate(plan, job, accepted, _allowed(holdings, folder))
+                    return self._evaluate(plan, job, accepted, held)
                 with folder.locked():
                     folder.claim(self.settings.name)
+                    self._follow(folder, plan.returns)
+                    folder.spell(plan.spelled)
                     job = self._with_attachments(plan, job, accepted, folder)
                     if job.phase != "evaluate":
-                        return self._learn(plan, job, accepted, _allowed(holdings, folder), folder)
-                return self._evaluate(plan, job, accepted, _allowed(holdings, folder))
+                        return self._learn(plan, job, accepted, held, folder)
+                return self._evaluate(plan, job, accepted, held)
         except OSError as error:
             raise ClientError(f"site {self.settings.name}: cannot use {folder.root} ({error})") from error
+
+    def _follow(self, folder: FederationFolder, returns: Sequence[int]) -> None:
+        for task in folder.follow(returns):
+            self.say(f"{folder.root.name}: the server has gone back to before task {task + 1}, and so has this site")
 
     def _folder(self, federation: str) -> FederationFolder:
         return FederationFolder(self.settings.store / federation, self.seal)
@@ -141,7 +157,8 @@ class Site:
         files = signature(self.settings.data)
         if self._read is None or self._read[0] != files:
             before = self._read[1].skipped if self._read is not None else ()
-            self._read = files, read_holdings(self.settings.data, holdout=self.settings.holdout)
+            resize = image_of(self.settings.resize)
+            self._read = files, read_holdings(self.settings.data, holdout=self.settings.holdout, resize=resize)
             self._clean.clear()
             if (skipped := self._read[1].skipped) and skipped != before:
                 self.say("\n".join(skipped_files(skipped, self.settings.data)))
@@ -168,12 +185,15 @@ class Site:
 
     def _told(self, labels: Iterable[str]) -> dict[str, int | None]:
         """Sorted by name, so that the order tells nothing either."""
+        return {label: self._tell(count) for label, count in sorted(Counter(labels).items())}
+
+    def _tell(self, count: int) -> int | None:
         tell: dict[str, Callable[[int], int | None]] = {
             "names": lambda _: None,
             "rounded": lambda count: max(10, (count + 5) // 10 * 10),
             "exact": lambda count: count,
         }
-        return {label: tell[self.settings.announce](count) for label, count in sorted(Counter(labels).items())}
+        return tell[self.settings.announce](count)
 
     # Training, and the end of a task.
 
@@ -219,10 +239,23 @@ class Site:
             transform=find_transform(made.data.transform),
         )
         update = client.run(job)
+        if job.phase == "count":
+            return self._counted(update)
         self._check_size(update, job, made, folder, new=len(stream.new_data(job.client, job.task)))
         if job.phase == "end_task" and made.method.declare().teacher == "previous task":
             folder.attach("teacher", job.weights)
         return update
+
+    def _counted(self, update: Update) -> Update:
+        """Class counts as far as the owner lets them be told."""
+        counts = update.extras["available"]
+        told = [self._tell(count) if count else 0 for count in counts.tolist()]
+        if None in told:
+            raise JobRefusedError(
+                f'site {self.settings.name}: tells names of classes alone (announce = "names"), and no counts'
+            )
+        counts = torch.tensor([count or 0 for count in told])
+        return replace(update, examples=int(counts.sum()), extras={**update.extras, "available": counts})
 
     def _memory(self, wanted: MemorySettings, classes: int) -> MemorySettings:
         """What the recipe wants to be kept, or as little as the owner lets."""
@@ -310,8 +343,11 @@ def seal_of(settings: SiteSettings) -> "Seal | None":
     return Seal.read(settings.store_key)
 
 
-def _allowed(holdings: Holdings, folder: FederationFolder) -> Holdings:
-    return holdings.without({entry.label for entry in folder.forgotten()}, set(folder.forgotten_images()))
+def _allowed(holdings: Holdings, folder: FederationFolder, spelled: Mapping[str, str]) -> Holdings:
+    """Without what was forgotten, by the site's name of it or by the server's."""
+    forgotten = {entry.label for entry in folder.forgotten()}
+    gone = {name for name in holdings.classes if {name, spelled.get(name, name)} & forgotten}
+    return holdings.without(gone, set(folder.forgotten_images()))
 
 
 def skipped_files(skipped: Sequence[str], data: Path) -> list[str]:
@@ -324,9 +360,9 @@ def _identity(plan: Plan, job: Job) -> str:
     """Of a request: all that its result depends on, besides the site's own images."""
     weights: list[Weights | None] = [job.weights, job.teacher, job.broadcast]
     parts = [
-        [job.client, job.task, job.round, job.phase, job.frozen],
+        [job.client, job.task, job.round, job.phase, job.frozen, job.quotas],
         plan.recipe,
-        [plan.mean, plan.std, plan.image, plan.classes, plan.task_sizes],
+        [plan.mean, plan.std, plan.image, plan.classes, plan.task_sizes, sorted(plan.spelled.items())],
         [None if part is None else sha256(part) for part in weights],
     ]
     return json_sha256(parts)

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
+from fedclass.deploy.clock import ahead_of, clock_fault
 from fedclass.deploy.commands import QUIET, supernode
 from fedclass.deploy.executor import Answer, Executor, check_flower
 from fedclass.deploy.log import asked, printable, sent
@@ -118,6 +119,8 @@ def run_node(settings: NodeSettings, *, insecure: bool, say: Say) -> None:
                 reason = _supernode(words, executor, Connection(settings.superlink, config.store / FLOWER_LOG, log))
                 ends = 0 if time.monotonic() - began > LONG else ends + 1
                 pause = PAUSES[min(ends, len(PAUSES)) - 1] if ends else PAUSES[0]
+                if not insecure:
+                    reason = clock_fault(ahead_of(settings.superlink, settings.ca)) or reason
                 log(f"the connection to {settings.superlink} ended ({reason}); once more in {pause:.0f} s")
                 time.sleep(pause)
 
@@ -208,8 +211,8 @@ class Connection:
 
 MEANING = {
     "[code: 2001]": "the server lets in registered keys only, and this site showed none",
-    "[code: 2004]": "the server does not know this site's key; or it takes the site for connected still, for a minute "
-    "after it was cut off; or another process uses the key",
+    "[code: 2004]": "key unknown: this site's is not registered; or the server takes the site for connected, for a "
+    "minute after it was cut off; or another process uses the key",
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not one that `ca` vouches for",
 }
 TURNED_AWAY = "the server no longer accepts this site's key, or the clocks of the two differ"  # Flower ends with code 0

@@ -7,6 +7,7 @@
       method-0003-0007.safetensors   what the method keeps here, after a task's round
       teacher-<sha256>.safetensors   the global model after a task
       broadcast-<sha256>.safetensors   what the method's server sends along
+      followed.json             names that the server uses for classes of the site, and how often it has gone back
       forgotten.json            classes and images that the owner has had deleted; they stay out of this federation
 
 Tasks count from 0. Every file says its own SHA-256, and is written atomically. Callers hold the lock while they write.
@@ -14,11 +15,10 @@ With a seal, all of them are encrypted; what was written without one is read, an
 """
 
 import contextlib
-import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -29,6 +29,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 import fedclass
+from fedclass.deploy.hashed import closed, opened, whole
 from fedclass.deploy.ledger import Entry, Forgotten, KeptState, today
 from fedclass.errors import ClientError
 from fedclass.federation.store import Kept
@@ -86,6 +87,14 @@ class _AboutMethod:
     """Of the method's tensors in the same file."""
 
     model_classes: int
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """What the server has said.  returns: how often it has gone back, as far as this site has followed."""
+
+    spelled: dict[str, str] = field(default_factory=dict)
+    returns: int = 0
 
 
 @dataclass(frozen=True)
@@ -147,6 +156,40 @@ class FederationFolder:
     def _listed(self, task: int) -> list[Arrival]:
         return self._read_json(self._task(task), _Arrivals).arrivals
 
+    # What the server has said.
+
+    def spelled(self) -> dict[str, str]:
+        """The site's own names of classes -> those of the server, where they differ."""
+        return self._followed().spelled
+
+    def spell(self, names: Mapping[str, str]) -> None:
+        known = self._followed()
+        if known.spelled != (now := {**known.spelled, **names}):
+            self._write_json(self.root / "followed.json", replace(known, spelled=now))
+
+    def lags(self, returns: Sequence[int]) -> bool:
+        """Whether the server has gone back since this site last heard of it."""
+        return len(returns) > self._followed().returns
+
+    def follow(self, returns: Sequence[int]) -> list[int]:
+        """Forget the tasks to whose beginning the server has gone back, and later ones. Returns which were new."""
+        if not self.lags(returns):
+            return []
+        known = self._followed()
+        news = list(returns[known.returns :])
+        first = min(news)
+        gone = [self._task(task) for task in self.tasks() if task >= first]
+        gone += [self._state(tasks) for tasks in self.states() if tasks > first]
+        gone += [self._method(*at) for at in self._method_states() if at[0] >= first]
+        for path in gone:
+            path.unlink()
+        self._write_json(self.root / "followed.json", replace(known, returns=len(returns)))
+        return news
+
+    def _followed(self) -> _Followed:
+        path = self.root / "followed.json"
+        return self._read_json(path, _Followed) if path.exists() else _Followed()
+
     # Exemplars.
 
     def states(self) -> list[int]:
@@ -156,13 +199,18 @@ class FederationFolder:
     def state(self, tasks: int) -> KeptState:
         path = self._state(tasks)
         try:
-            content, tensors = _whole(self._read(path))
+            content, tensors = whole(self._read(path))
             about = _understood(path, content)
             images = tensors.pop("images").numpy()
             rows = Kept(tensors, about.model_classes)
             return KeptState(about.tasks, about.classes, about.ledger, images, about.made_with, rows)
         except (OSError, SafetensorError, ValueError, KeyError) as error:
             raise self._damaged(path, error) from error
+
+    def sizes(self) -> set[tuple[int, int, int]]:
+        """(H, W, C) of the exemplars."""
+        shapes = [self.state(tasks).images.shape[1:] for tasks in self.states()]
+        return {(height, width, channels) for height, width, channels in shapes}
 
     def save_state(self, state: KeptState) -> None:
         """States of later tasks go: they began from another one than this. Of the others, the last few stay."""
@@ -178,7 +226,7 @@ class FederationFolder:
             state.tasks, state.classes, state.ledger, state.made_with, state.rows.classes, fedclass.__version__
         )
         images = torch.from_numpy(np.ascontiguousarray(state.images))
-        self._write(self._state(state.tasks), _closed(about, {"images": images, **state.rows.tensors}))
+        self._write(self._state(state.tasks), closed(about, {"images": images, **state.rows.tensors}))
 
     def _state(self, tasks: int) -> Path:
         return self.root / f"state-{tasks - 1:04d}.safetensors"
@@ -192,7 +240,7 @@ class FederationFolder:
             return Kept()
         path = self._method(*earlier[-1])
         try:
-            about, tensors = _opened(self._read(path), _AboutMethod)
+            about, tensors = opened(self._read(path), _AboutMethod)
             return Kept(tensors, about.model_classes)
         except (OSError, SafetensorError, ValueError, KeyError) as error:
             raise self._damaged(path, error) from error
@@ -202,7 +250,7 @@ class FederationFolder:
         for at in self._method_states():
             if at > (task, round):
                 self._method(*at).unlink()
-        self._write(self._method(task, round), _closed(_AboutMethod(kept.classes), kept.tensors))
+        self._write(self._method(task, round), closed(_AboutMethod(kept.classes), kept.tensors))
         for at in self._method_states()[:-STATES]:
             self._method(*at).unlink()
 
@@ -276,7 +324,11 @@ class FederationFolder:
         return gone
 
     def forget(self, label: str) -> int:
-        """Delete a class from all states and lists, for good; returns how many different exemplars that were."""
+        """Delete a class from all states and lists, for good; returns how many different exemplars that were.
+
+        label: the site's own name of it, or the server's.
+        """
+        label = self.spelled().get(label, label)
         states = [self.state(tasks) for tasks in self.states()]
         gone = {entry.sha256 for state in states for entry in state.ledger if entry.label == label}
         known = [entry for entry in self.forgotten() if entry.label != label]
@@ -340,8 +392,8 @@ class FederationFolder:
         return sorted(int(match[1]) for match in found if match)
 
     def _write(self, path: Path, content: bytes) -> None:
-        closed = content if self.seal is None else self.seal.close(content, path.name)
-        write_atomically(path, closed, mode=OWNER_ONLY)
+        sealed = content if self.seal is None else self.seal.close(content, path.name)
+        write_atomically(path, sealed, mode=OWNER_ONLY)
 
     def _read(self, path: Path) -> bytes:
         content = path.read_bytes()
@@ -377,30 +429,6 @@ class FederationFolder:
         return ClientError(f"{path}: damaged ({error}); restore it from a backup, or remove it ({lost})")
 
 
-def _metadata(data: bytes) -> dict[str, str]:
-    """Of a safetensors file."""
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    return read_record(dict[str, dict[str, Any]], header)["__metadata__"]
-
-
-def _closed(about: "DataclassInstance", tensors: Tensors) -> bytes:
-    """A safetensors file that says its own SHA-256."""
-    text, plain_tensors = json.dumps(asdict(about)), {name: plain(tensor) for name, tensor in tensors.items()}
-    return save(plain_tensors, {"content": text, "sha256": _digest(text, plain_tensors)})
-
-
-def _opened(data: bytes, kind: type[T]) -> tuple[T, dict[str, torch.Tensor]]:
-    content, tensors = _whole(data)
-    return read_record(kind, content), tensors
-
-
-def _whole(data: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    metadata, tensors = _metadata(data), load(data)
-    if _digest(metadata["content"], tensors) != metadata["sha256"]:
-        raise ValueError("it does not match its SHA-256")
-    return read_record(dict[str, Any], json.loads(metadata["content"])), tensors
-
-
 def _understood(path: Path, content: dict[str, Any]) -> _AboutState:
     """Of a state that is whole, as its hash says; what cannot be read then is another version's."""
     try:
@@ -411,7 +439,3 @@ def _understood(path: Path, content: dict[str, Any]) -> _AboutState:
             f"{path}: was written by fedclass {version}, and fedclass {fedclass.__version__} cannot read it ({error}); "
             f"go back to that version, or remove it ({LOST['state']})"
         ) from error
-
-
-def _digest(text: str, tensors: Tensors) -> str:
-    return hashlib.sha256(f"{text} {sha256(tensors)}".encode()).hexdigest()

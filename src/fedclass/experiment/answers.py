@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from fedclass.federation.aggregation import distances
+from fedclass.federation.aggregation import distances, standing_out
 from fedclass.wire import Update, Weights
 
 
@@ -15,7 +15,8 @@ class Answers:
 
     asked: how many clients were.  before: called with a number before anything is made of each update, and once after
     the last.  began: the model that was sent.  used: all that was handed on, without tensors.  moved: how far each
-    client's update is from that model.  clipped: clients whose update was shortened.  undone: the round does not count.
+    client's update is from that model.  clipped: clients whose update was shortened; screened: whose was left out;
+    rejected: whose was unusable.  undone: the round does not count; blamed: who is suspected of that.
     """
 
     updates: Iterator[Update]
@@ -26,7 +27,10 @@ class Answers:
     used: list[Update] = field(default_factory=list)
     moved: dict[int, list[float]] = field(default_factory=dict)
     clipped: list[int] = field(default_factory=list)
+    screened: list[int] = field(default_factory=list)
+    rejected: list[int] = field(default_factory=list)
     undone: bool = False
+    blamed: tuple[int, ...] = ()
 
     def __iter__(self) -> Iterator[Update]:
         for update in self.updates:
@@ -43,6 +47,11 @@ class Answers:
     @property
     def claimed(self) -> dict[int, int]:
         return {update.client: update.examples for update in self.used}
+
+    @property
+    def suspects(self) -> list[int]:
+        """Clients whose updates stand out in any way."""
+        return sorted({*standing_out(self.moved, self.claimed), *self.clipped, *self.screened})
 
     @property
     def losses(self) -> list[float]:

@@ -24,6 +24,7 @@ from fedclass.runs.layout import write_atomically
 from fedclass.schema import json_sha256, read_record
 from fedclass.wire import Tensors, Weights
 
+EARLIER = ("weights", "method", "optimizer")
 KEPT = 2  # checkpoints of a run; the older ones are for the case that the newest is damaged
 
 
@@ -38,13 +39,28 @@ class Totals:
 
 
 @dataclass(frozen=True)
+class Earlier:
+    """The state before a round, in case that the next one shows what it has done to the model.
+
+    loss: the median that clients have reported.  suspects: clients whose updates stood out.
+    """
+
+    weights: Weights
+    method: Tensors
+    optimizer: Tensors
+    loss: float
+    suspects: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class State:
     """A run between two rounds: all that the rest of it depends on. Tasks and rounds count from 0.
 
     weights: the global model, in the middle of a task.  last: the one that the task before left behind.  method: the
     method's own state; optimizer: that of the server's optimizer.  reached: the clients that have been sent `last` as
     their teacher.  before_task: the totals when the task began.  registry: what the curriculum has found out.
-    validations: as confusions, on validation images.
+    validations: as confusions, on validation images.  aside: clients that are not asked, and for how many rounds.
+    earlier: where updates are guarded against, the state before the last round of the task.
     """
 
     task: int = 0
@@ -59,6 +75,8 @@ class State:
     before_task: Totals = field(default_factory=Totals)
     registry: Mapping[str, Any] = field(default_factory=dict)
     validations: Sequence[NDArray[np.int64]] = ()
+    aside: Mapping[int, int] = field(default_factory=dict)
+    earlier: Earlier | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +102,14 @@ class OtherVersion(RunError):  # noqa: N818
         )
 
 
+@dataclass(frozen=True)
+class Told:
+    """Of `Earlier`, what is no tensor."""
+
+    loss: float
+    suspects: list[int]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """NUMBER.json of a checkpoint: all but the tensors, and the names of the files that have these."""
@@ -97,6 +123,8 @@ class Manifest:
     totals: Totals
     before_task: Totals
     registry: dict[str, Any] = field(default_factory=dict)  # older ones have none
+    aside: dict[str, int] = field(default_factory=dict)
+    earlier: Told | None = None  # its tensors are with the models
     events: int
     made_with: dict[str, Any]
 
@@ -141,6 +169,8 @@ class Checkpoints:
             totals=state.totals,
             before_task=state.before_task,
             registry=dict(state.registry),
+            aside={str(client): rounds for client, rounds in state.aside.items()},
+            earlier=None if state.earlier is None else Told(state.earlier.loss, list(state.earlier.suspects)),
             events=events,
             made_with=dict(made_with),
         )
@@ -152,6 +182,10 @@ class Checkpoints:
     def give_up(self, number: int) -> None:
         """Nothing can go on from this one: it does not count among those kept, and goes when the next one is saved."""
         self._unusable.add(number)
+
+    def remove(self, number: int) -> None:
+        self._path(number).unlink(missing_ok=True)
+        self._forget_all_but([other for other in self.numbers() if other != number])
 
     def numbers(self) -> list[int]:
         found = (re.fullmatch(r"(\d{8})\.json", path.name) for path in self.folder.glob("*.json"))
@@ -186,6 +220,8 @@ class Checkpoints:
             before_task=manifest.before_task,
             registry=manifest.registry,
             validations=[np.array(counts, np.int64) for counts in manifest.validations],
+            aside={int(client): rounds for client, rounds in manifest.aside.items()},
+            earlier=_earlier(models, manifest.earlier),
         )
         return Checkpoint(state, _clients_from_tensors(clients), manifest.events, manifest.made_with)
 
@@ -235,7 +271,16 @@ def _models_to_tensors(state: State) -> dict[str, Tensor]:
         "method": state.method,
         "optimizer": state.optimizer,
     }
+    if (earlier := state.earlier) is not None:
+        parts |= {f"earlier_{part}": getattr(earlier, part) for part in EARLIER}
     return {f"{part}/{name}": plain(t) for part, tensors in parts.items() for name, t in tensors.items()}
+
+
+def _earlier(models: Mapping[str, Tensor], told: Told | None) -> Earlier | None:
+    if told is None:
+        return None
+    weights, method, optimizer = (_part(models, f"earlier_{part}") for part in EARLIER)
+    return Earlier(weights, method, optimizer, told.loss, tuple(told.suspects))
 
 
 def _part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:

@@ -175,10 +175,16 @@ class Experiment:
                 f"[train] balanced: the loss of {self.method_name!r} has no softmax cross-entropy that class counts "
                 "can adjust; set train.balanced=false (a method of your own: client.cross_entropy, balances=True)"
             )
+        if self.memory.quota == "balanced" and self.memory.per_class is not None:
+            raise ConfigError(
+                '[memory] quota = "balanced" divides per_client among classes; give it instead of per_class'
+            )
         if self.faults.stragglers and self.train.local_epochs < 2:
             raise ConfigError("[faults] stragglers: with train.local_epochs = 1 nobody can do fewer; raise it")
         if declared.replay in ("none", "all") and self.memory.keeps:  # so that a stored recipe says what was kept
             object.__setattr__(self, "memory", replace(self.memory, per_client=0, per_class=None))
+        if declared.one_pass:
+            object.__setattr__(self, "train", replace(self.train, rounds=1, local_epochs=1))
 
     def __setstate__(self, state: dict[str, object]) -> None:
         """In another process: what cannot be imported there is found under the same name."""
@@ -189,17 +195,25 @@ class Experiment:
         own: int | None = getattr(self.seeds, purpose)
         return self.seed if own is None else own
 
-    def build(self, image_size: tuple[int, int]) -> IncrementalModel:
-        """The model, with no classes yet. image_size: height and width."""
-        return build_model(
+    def build(self, image_size: tuple[int, int], *, check: bool = True) -> IncrementalModel:
+        """The model, with no classes yet. image_size: height and width.  check: that the method can use it."""
+        declared = self.method.declare()
+        model = build_model(
             self.model.name,
             norm=self.model.norm,
             image_size=image_size,
             seed=self.seed_of("initialisation"),
             head_init=self.model.head_init,
-            head_bias=self.method.declare().head_bias,
+            head_bias=declared.head_bias,
             args=self.model.args,
         )
+        if check and declared.frozen_backbone and (trained := model.trained_in_backbone):
+            raise ConfigError(
+                f"[model] name: {self.method_name} needs a frozen backbone, and of {self.model.name!r} {trained[0]} is "
+                "trained; name one of your own (package.module:function) that returns "
+                "fedclass.models.frozen.freeze(backbone)"
+            )
+        return model
 
     def to_tables(self) -> dict[str, Any]:
         """The whole recipe, defaults included; reading it back gives an equal experiment."""

@@ -22,7 +22,7 @@ class DataFacts:
     sha256: of images that are here; "" if clients alone have images.  official: as in ImageSet.  partition_sha256: of
     who holds which images, where a file says so.  counts: (clients, classes) training images.  exemplars: that all
     clients together will keep after each task.  coverage: how much of the data set is used, if that is known.
-    remarks: what else to tell about them.
+    remarks: what else to tell about them.  fixed: whether a run can go on with these images only.
     """
 
     name: str
@@ -33,6 +33,7 @@ class DataFacts:
     partition_sha256: str | None = None
     coverage: Mapping[str, Any] = field(default_factory=dict)
     remarks: Sequence[str] = ()
+    fixed: bool = True
 
 
 @dataclass(frozen=True)
@@ -106,3 +107,7 @@ class Curriculum(Protocol):
     @property
     def validation(self) -> Split | None:
         """Images to choose by, with their classes, if there are any."""
+
+    @property
+    def watched(self) -> Split | None:
+        """The server's own images, if it has any, on which it sees whether a round has turned the model to chance."""

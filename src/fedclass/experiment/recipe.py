@@ -23,6 +23,7 @@ from fedclass.usercode import imported, named, reason, without_file
 ARGS = [["model", "args"], ["data", "args"]]  # tables within tables
 Table = dict[str, Any]
 STORED = "config.toml"  # a run's own recipe, which nobody is asked to change
+PROTOCOL = "protocol"  # a table that makes a recipe a protocol of the benchmark, and is nothing to a run
 
 
 def load(
@@ -101,6 +102,21 @@ def read_recipe(recipe: str | None) -> tuple[str, Table]:
     """Its name and its tables, with whole paths."""
     if recipe is None:
         return "settings", {}
+    path, table = read_file(recipe)
+    table.pop(PROTOCOL, None)
+    for section in ("data", "partition"):
+        inner = table.get(section)
+        if isinstance(inner, dict) and isinstance(inner.get("path"), str):
+            where = f"{path.name} [{section}] path"
+            inner["path"] = absolute(inner["path"], where=where, base=path.resolve().parent)
+    table, old = relocated(table, where=path.name)
+    if old and path.name != STORED:
+        _hint(f"{path.name}: {', '.join(f'{key} is now {MOVED[key]}' for key in old)}; please change the recipe")
+    return path.name, table
+
+
+def read_file(recipe: str) -> tuple[Path, Table]:
+    """The file of a recipe and all that is in it."""
     known, path = recipes(), Path(recipe)
     if recipe in known and not path.is_file():
         path = known[recipe]
@@ -111,15 +127,7 @@ def read_recipe(recipe: str | None) -> tuple[str, Table]:
         if recipe == "default":  # its former name
             hint = "the demonstration's is called demo; without a recipe, every key has its default"
         raise ConfigError(f"{recipe}: cannot read the recipe ({error.strerror}); {hint}") from error
-    for section in ("data", "partition"):
-        inner = table.get(section)
-        if isinstance(inner, dict) and isinstance(inner.get("path"), str):
-            where = f"{path.name} [{section}] path"
-            inner["path"] = absolute(inner["path"], where=where, base=path.resolve().parent)
-    table, old = relocated(table, where=path.name)
-    if old and path.name != STORED:
-        _hint(f"{path.name}: {', '.join(f'{key} is now {MOVED[key]}' for key in old)}; please change the recipe")
-    return path.name, table
+    return path, table
 
 
 @cache

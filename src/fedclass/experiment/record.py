@@ -5,6 +5,7 @@ A run knows nothing of this. It tells what happens, and hands out each state tha
 
 import contextlib
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from fedclass.errors import RunError
 from fedclass.experiment.checkpoint import Checkpoint, Checkpoints, State
 from fedclass.experiment.curriculum import Curriculum
 from fedclass.experiment.machine import fingerprint
+from fedclass.experiment.memory_use import memory_bytes
 from fedclass.experiment.resume import PLACES, changes, circumstances, differences, last_whole
 from fedclass.experiment.reuse import Reuse
 from fedclass.experiment.source_code import Parts, Sources, check_code, listed, seen_in_training, sources
@@ -43,7 +45,8 @@ class Record:
     """The directory of one run, as long as this process carries it out.
 
     writing: goes around whatever is written.  store: clients' states, if they are here; they are then part of the
-    checkpoints.  done: tasks that runs with the same beginning have left.
+    checkpoints.  done: tasks that runs with the same beginning have left.  note: hears what happens, and not what is
+    told again when a run goes on.
     """
 
     def __init__(
@@ -56,10 +59,11 @@ class Record:
         store: MemoryStore | None,
         done: Reuse | None,
         changed_code: bool,
+        note: Listener = lambda _: None,
     ) -> None:
         """Finds where the run goes on. Refuses what does not belong together: another recipe, other code or images."""
         self.curriculum, self.directory, self.listen = curriculum, directory, listen
-        self.writing, self.store = writing, store
+        self.writing, self.store, self.note = writing, store, note
         self.checkpoints = Checkpoints(directory.checkpoints)
         self.made_with = circumstances(curriculum)
         code = sources(curriculum)
@@ -97,6 +101,7 @@ class Record:
     def tell(self, event: Event) -> None:
         with self.writing():
             self.log.write(event)
+            self.note(event)
         self.listen(event)
 
     def begin(self, engine: str) -> State:
@@ -122,11 +127,28 @@ class Record:
     def keep(self, state: State) -> None:
         """On the disk; if a task has just ended, also where other runs find it."""
         self._note_code()
+        if self.store is None and state.task and state.weights is None:
+            self._keep_end(state)
         clients, version = (self.store.states, self.store.changes) if self.store is not None else ({}, 0)
         with self.writing():
             self.checkpoints.save(state, clients, changes=version, events=self.log.settle(), made_with=self.made_with)
         if state.task and state.weights is None:
             self._share(state)
+
+    def _keep_end(self, state: State) -> None:
+        """Sites may learn for years: the model can be used after each task, and the operator can come back here."""
+        if len(state.registry.get("sizes", ())) > state.task:
+            return  # the next task's classes have been found out, and to be here again would be to have them too
+        assert state.last is not None
+        folder = self.directory.ended(state.task)
+        with self.writing():
+            self._write_model(self.curriculum.build().complete(state.last), state.method, tasks=state.task)
+            self.directory.checkpoints.mkdir(exist_ok=True)
+            events = self.log.settle()
+            Checkpoints(folder).save(state, {}, changes=0, events=events, made_with=self.made_with)
+            (folder / "model").mkdir(exist_ok=True)
+            for path in (self.directory.model, self.directory.classes):
+                shutil.copyfile(path, folder / "model" / path.name)
 
     def _note_code(self) -> None:
         """What the user's code was seen to read in training belongs to the run, and to no other one's first tasks."""
@@ -148,18 +170,20 @@ class Record:
         summary = summarised(self.curriculum, state, model, engine)
         summary |= {"code": self.parts.known[-1].digests, "mixed_code": self.parts.mixed_code}
         with self.writing():
-            self._write_model(model, state.method)
+            self._write_model(model, state.method, tasks=state.task)
         self.tell(RunFinished(summary=summary))
         with self.writing():
             write_atomically(self.directory.summary, json.dumps(summary, indent=1) + "\n")
         return summary
 
-    def _write_model(self, model: Tensors, own: Tensors) -> None:
+    def _write_model(self, model: Tensors, own: Tensors, *, tasks: int) -> None:
         predicts_with = self.curriculum.experiment.method.declare().predicts_with
         named = dict(model) | {f"{EXTRAS}{name}": own[name] for name in predicts_with}
         tensors = {name: plain(tensor) for name, tensor in named.items()}
         write_atomically(self.directory.model, save(tensors, metadata=describe(self.curriculum, tensors)))
-        write_atomically(self.directory.classes, json.dumps(list(self.curriculum.schedule.classes)) + "\n")
+        schedule = self.curriculum.schedule
+        names = schedule.classes[: schedule.classes_until(tasks - 1)]
+        write_atomically(self.directory.classes, json.dumps(list(names)) + "\n")
 
     # Tasks that runs with the same beginning share.
 
@@ -236,5 +260,6 @@ def summarised(curriculum: Curriculum, state: State, model: Tensors, engine: str
         "bytes_down": state.totals.bytes_down,
         "seconds": state.totals.seconds,
         "samples_per_second": state.totals.samples / state.totals.seconds,
+        "memory_bytes": memory_bytes(curriculum),
         "weights_sha256": sha256(model),
     }

@@ -25,7 +25,7 @@ def circumstances(curriculum: Curriculum) -> dict[str, Any]:
     facts = curriculum.facts()
     return {
         "config": curriculum.experiment.to_tables(),
-        "dataset_sha256": facts.sha256,
+        "dataset_sha256": facts.sha256 if facts.fixed else "",
         "partition_sha256": facts.partition_sha256,
         "frozen_sha256": curriculum.build().frozen_sha256,
         "version": fedclass.__version__,

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from fedclass.data.image_set import Split
-from fedclass.data.memory import HERDING
 from fedclass.data.schedule import Schedule
 from fedclass.engines.base import Engine, Tests
 from fedclass.errors import RoundError, RunError
@@ -20,19 +19,23 @@ from fedclass.experiment.checkpoint import State, Totals
 from fedclass.experiment.curriculum import Curriculum, Tested, Trial
 from fedclass.experiment.record import Listener, Record
 from fedclass.experiment.reuse import Reuse
+from fedclass.experiment.rollback import Rollback
 from fedclass.experiment.server_hooks import ServerHooks
 from fedclass.federation import server_optimizer
-from fedclass.federation.aggregation import Aggregation, standing_out
-from fedclass.federation.evaluate import Counts, Part, counted, parts
+from fedclass.federation.aggregation import Aggregation
+from fedclass.federation.evaluate import Counts, Part, confusion, counted, parts
 from fedclass.federation.faults import dropped_out
 from fedclass.federation.hooks import failures_named
-from fedclass.federation.server import Missing, breakage, sample, usable
+from fedclass.federation.quotas import divided
+from fedclass.federation.selection import BY_MODEL
+from fedclass.federation.server import Missing, sample, usable
 from fedclass.federation.store import MemoryStore
 from fedclass.federation.train_settings import chosen_device
 from fedclass.methods.declare import Sizes, grown
-from fedclass.rng import generator, streams_restored
+from fedclass.rng import streams_restored
 from fedclass.runs.events import (
     RoundFinished,
+    RunFailed,
     TaskFinished,
     TaskStarted,
     UpdateMissing,
@@ -56,6 +59,7 @@ def run(
     writing: Writing | None = None,
     changed_code: bool = False,
     until: int | None = None,
+    note: Listener = lambda _: None,
 ) -> dict[str, Any]:
     """Carry out an experiment and return its summary; go on from the last checkpoint if the directory has one.
 
@@ -63,15 +67,23 @@ def run(
     that runs with the same beginning have left, to be taken instead of being learned again.  writing: goes around
     whatever is written, if the caller holds the run.  changed_code: go on even if code has changed since; the summary
     then says so.  until: stop after so many tasks, to go on another time; there is a summary only after the last.
+    note: hears what happens in this process; `listen` is also told what has led to it.
     """
     again = f"type: fedclass run --resume {directory.root}" if writing is None else "start the server's run again"
     hold = directory.locked() if writing is None else contextlib.nullcontext(writing)
     try:
         with hold as writing, one_thread(), streams_restored():
             record = Record(
-                curriculum, directory, listen, writing=writing, store=store, done=done, changed_code=changed_code
+                curriculum,
+                directory,
+                listen,
+                writing=writing,
+                store=store,
+                done=done,
+                changed_code=changed_code,
+                note=note,
             )
-            with record.opened():
+            with record.opened(), told_if_it_fails(record.tell):
                 run = Run(curriculum, engine, record.tell, record.keep)
                 state = run.carry_out(record.begin(engine.name), until)
                 if until is not None and state.task < len(curriculum.schedule.task_sizes):
@@ -81,6 +93,16 @@ def run(
         raise RoundError(f"{directory.root}: {error}") from error
     except OSError as error:
         raise RunError(f"{directory.root}: cannot go on ({error}); once that is mended, {again}") from error
+
+
+@contextlib.contextmanager
+def told_if_it_fails(tell: Listener) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        with contextlib.suppress(RunError, OSError):  # a run in other hands, a full disk: the first error counts
+            tell(RunFailed(reason=" ".join(f"{type(error).__name__}: {error}".split())[:500]))
+        raise
 
 
 @contextlib.contextmanager
@@ -108,6 +130,7 @@ class Run:
         self.totals = Totals()
         self.checkpoint_seconds = 0.0
         self.hooks = ServerHooks(curriculum, self.model)
+        self.rollback = Rollback(curriculum, self.model, tell, self._tested)
 
     @property
     def schedule(self) -> Schedule:
@@ -202,6 +225,7 @@ class Run:
             optimizer=state.optimizer,
             confusions=[*state.confusions, tested.confusion],
             validations=state.validations if validation is None else [*state.validations, validation],
+            aside=state.aside,
         )
 
     # A round.
@@ -232,13 +256,15 @@ class Run:
                 validation_tested=None if validation is None else validation.sum(axis=1).tolist(),
                 clipped=answers.clipped,
                 rolled_back=answers.undone,
+                screened=answers.screened,
             )
         )
-        return replace(after, round=state.round + 1, reached=state.reached | {*asked})
+        aside = self.rollback.aside(state, answers, answers.blamed)
+        return replace(after, round=state.round + 1, reached=state.reached | {*asked}, aside=aside)
 
     def _sample(self, state: State) -> list[int]:
         """The clients to ask."""
-        clients = self.curriculum.learners(state.task, state.round, self.tell)
+        clients = self.rollback.asked(self.curriculum.learners(state.task, state.round, self.tell), state)
         wanted, seed = self.experiment.server.participation, self.experiment.seed_of("training")
         return sample(clients, participation=wanted, seed=seed, task=state.task, round=state.round)
 
@@ -258,7 +284,9 @@ class Run:
         def before(number: int) -> None:
             self.hooks.seed("aggregate", task, round, number)  # whatever clients and listeners have drawn here
 
-        return Answers(timed(self._usable(jobs), phases, "clients"), len(jobs), down, before, weights)
+        rejected = list[int]()
+        updates = timed(self._usable(jobs, rejected), phases, "clients")
+        return Answers(updates, len(jobs), down, before, weights, rejected=rejected)
 
     def _dropped_out(self, state: State, asked: Sequence[int]) -> list[int]:
         """Clients of a simulation that get a job and never answer, as the recipe's [faults] say."""
@@ -277,36 +305,18 @@ class Run:
             mean = Aggregation(self.experiment.aggregation, state.weights, self.curriculum)
             server = replace(self.hooks.context(state.task, state.round, state.weights, state.method), mean=mean)
             weights, own = self.hooks.call("aggregate", server, chain([first], updates))
-            answers.clipped = mean.clipped
+            answers.clipped, answers.screened = mean.clipped, mean.screened
             weights, moments = server_optimizer.step(settings, self.model, state.weights, weights, state.optimizer)
-            fault = breakage(self.model, weights, state.weights, self._noise())
-            if fault is None:
-                state = replace(state, weights=weights, method=own, optimizer=moments)
-            else:
-                answers.undone = True
-                self._tell_undone(state, fault, answers)
-        if len(answers.used) < settings.min_updates:
+            after = replace(state, weights=weights, method=own, optimizer=moments)
+            state = self.rollback.judged(state, after, answers)
+        if len(answers.used) < (needed := self.rollback.needed(state, answers)):
             raise RoundError(
                 f"task {state.task + 1}, round {state.round + 1}: {len(answers.used)} of {answers.asked} updates were "
-                f"usable, and server.min_updates = {settings.min_updates} are needed; its events.jsonl says why "
+                f"usable, and server.min_updates = {needed} are needed; its events.jsonl says why "
                 "each was rejected or missing (NaN often means that optimizer.learning_rate is too high)"
             )
         self.totals.samples += int(sum(update.metrics["samples"] for update in answers.used))
         return state
-
-    def _noise(self) -> torch.Tensor:
-        """Two images that are none, to see whether a model gives numbers at all."""
-        height, width, _ = self.curriculum.image
-        return torch.randn(2, 3, height, width, generator=generator(0, "noise")).to(self.model.device)
-
-    def _tell_undone(self, state: State, fault: str, answers: Answers) -> None:
-        found = [self.curriculum.named(client) for client in standing_out(answers.moved, answers.claimed)]
-        suspects = f"these stand out by size or by claimed examples: {', '.join(found)}" if found else "none stands out"
-        message = (
-            f"task {state.task + 1}, round {state.round + 1}: is undone, because with its {len(answers.used)} updates "
-            f"{fault}; the model stays as it was before ({suspects})"
-        )
-        self.tell(Warned(message=message))
 
     def _evaluate_round(self, state: State, phases: dict[str, float]) -> tuple[Counts | None, Counts | None]:
         """Counts on test images or, where images are held out to choose by, on those; in most rounds neither."""
@@ -319,12 +329,14 @@ class Run:
                 return None, validation  # who chooses by these sees test figures at the end of tasks only
             return self._evaluate(state.task, state.weights, state.method, must=False).confusion, None
 
-    def _usable(self, jobs: list[Job]) -> Iterator[Update]:
-        """Run the jobs; count bytes, tell what comes in, and leave out what cannot be used."""
+    def _usable(self, jobs: list[Job], rejected: list[int] | None = None) -> Iterator[Update]:
+        """Run the jobs; count bytes, tell what comes in, and leave out what cannot be used (rejected: by whom)."""
 
         task, round = jobs[0].task, jobs[0].round
 
         def reject(client: int, reason: str) -> None:
+            if rejected is not None:
+                rejected.append(client)
             self.tell(UpdateRejected(task=task, round=round, client=client, reason=reason))
 
         def received() -> Iterator[Update]:
@@ -345,10 +357,14 @@ class Run:
         self.hooks.seed("end_rounds", task)
         weights, own = self.hooks.call("end_rounds", self.hooks.context(task, rounds, weights, state.method))
         everyone, frozen = self.curriculum.everyone(), self.model.frozen_sha256
-        jobs = [Job(client, task, rounds, "end_task", weights, None, frozen=frozen) for client in everyone]
+        quotas = self._quotas(task) if self.experiment.memory.asks_counts else {}
+        jobs = [
+            Job(client, task, rounds, "end_task", weights, None, frozen=frozen, quotas=quotas.get(client))
+            for client in everyone
+        ]
         updates = list(self._usable(jobs))
         selects = self.declared.select or self.experiment.memory.select
-        if self.declared.uploads.get("end_task") or self.declared.rows or selects in HERDING:
+        if self.declared.uploads.get("end_task") or self.declared.rows or selects in BY_MODEL:
             self.totals.bytes_down += len(jobs) * nbytes(weights)
         self.hooks.seed("end_task", task)
         closing = self.hooks.context(task, rounds, weights, own)
@@ -368,6 +384,14 @@ class Run:
             )
             self.tell(Warned(message=message))
         return weights, own, sum(update.examples for update in updates)
+
+    def _quotas(self, task: int) -> dict[int, tuple[int, ...]]:
+        """How many exemplars of each class each client may keep; one that does not answer decides for itself."""
+        rounds, frozen = self.experiment.train.rounds, self.model.frozen_sha256
+        jobs = [Job(client, task, rounds, "count", {}, None, frozen=frozen) for client in self.curriculum.everyone()]
+        quotas = divided(self._usable(jobs), self.experiment.memory.per_client or 0)
+        self.totals.bytes_down += 8 * sum(map(len, quotas.values()))
+        return quotas
 
     def _evaluate(self, task: int, weights: Weights, own: Tensors, *, must: bool) -> Tested:
         """must: wait for images without which the task could not be tested."""
@@ -391,6 +415,12 @@ class Run:
             return None
         own = self.hooks.broadcast(self.declared.predicts_with, own)
         return self._counts(images, parts(task, "validation", images, weights, own, self.model.frozen_sha256))
+
+    def _tested(self, weights: Weights, images: Split) -> Counts:
+        """On any images of the server's, which workers need not have."""
+        self.model.load(weights)
+        with failures_named("evaluation", self.method, RunError):
+            return confusion(self.model, self.method, {}, images, self.curriculum.normalisation)
 
     def _counts(self, images: Split, batches: Sequence[Part]) -> Counts:
         """By whoever is there to help."""

@@ -48,6 +48,7 @@ class ServerHooks:
             device=self.model.device,
             build=build,
             mean=Aggregation(self.experiment.aggregation, weights, self.curriculum),
+            normalisation=self.model.normalisation or self.curriculum.normalisation,
         )
 
     def call(self, hook: str, server: ServerContext, *rest: object) -> tuple[Weights, Tensors]:

@@ -127,6 +127,10 @@ class Setup:
         return Tested(trial.here(self.stream.test))
 
     @property
+    def watched(self) -> Split | None:
+        return self.stream.validation
+
+    @property
     def validation(self) -> Split | None:
         return self.stream.validation
 

@@ -14,6 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedclass.federation.guards import OWN_WORK, agreement, pointing_away
 from fedclass.models.head import in_head
 from fedclass.models.weights import Layout, Packed, weighted_mean
 from fedclass.wire import Update, Weights
@@ -21,6 +22,7 @@ from fedclass.wire import Update, Weights
 # Of the geometric median: nu as a part of the largest distance, the change of weights at which it ends, its most steps.
 SMOOTHED, CLOSE, MOST_STEPS = 1e-6, 1e-10, 10_000
 STANDS_OUT = 3.0  # times the median
+CLIP_NORM = 1.0  # times the median
 Rule = Literal["mean", "trimmed-mean", "median", "geometric-median", "multi-krum"]
 
 
@@ -43,10 +45,23 @@ class AggregationSettings:
         ),
     ] = None
     max_examples: Annotated[int, Field(ge=0, description="as many examples count at most; 0: no limit")] = 0
+    screen: Annotated[
+        bool | None,
+        Field(
+            description="leave out updates that go against the others or hardly move, and trim heads by holders; "
+            "not given: false in a simulation, true where classes come from sites"
+        ),
+    ] = None
+
+    def among_strangers(self) -> "AggregationSettings":
+        """With defences on, where the recipe does not say: clients of a simulation are no strangers, sites are."""
+        clip = CLIP_NORM if self.clip_norm is None else self.clip_norm
+        return replace(self, clip_norm=clip, screen=True if self.screen is None else self.screen)
 
     @property
     def plain(self) -> bool:
-        return self.rule == "mean" and not self.clip_norm
+        """Nothing is done about hostile clients."""
+        return self.rule == "mean" and not self.clip_norm and not self.screen
 
 
 def guarded_against(updates: int, share: float) -> int:
@@ -165,11 +180,15 @@ class Claims(Protocol):
 
 
 class Aggregation:
-    """The mean of a round. before: the model that it began with.  clipped: clients whose update was shortened."""
+    """The mean of a round.
+
+    before: the model that it began with.  clipped: clients whose update was shortened; screened: whose was left out.
+    """
 
     def __init__(self, settings: AggregationSettings, before: Weights, claims: Claims) -> None:
         self.settings, self.before, self.claims = settings, before, claims
         self.clipped: list[int] = []
+        self.screened: list[int] = []
 
     def __call__(self, updates: Iterable[Update]) -> Weights:
         counted = (replace(update, examples=self._examples(update)) for update in updates)
@@ -182,10 +201,28 @@ class Aggregation:
         packed = [Packed.of(update.weights, start.layout) for update in together]
         if self.settings.clip_norm:
             packed = self._shortened([update.client for update in together], packed, start)
-        if self.settings.rule == "mean":
-            return weighted_mean(zip(packed, [update.examples for update in together], strict=True))
+        if self.settings.screen and len(together) >= OWN_WORK:
+            away = _screened(packed, start, self.settings.hostile)
+            self.screened = [together[at].client for at in away]
+            staying = [at for at in range(len(together)) if at not in away]
+            together, packed = [together[at] for at in staying], [packed[at] for at in staying]
         holders = [frozenset(self.claims.holds(update.client)) for update in together]
-        return _combined(packed, holders, _rule(self.settings))
+        if self.settings.rule != "mean":
+            return _combined(packed, holders, _rule(self.settings))
+        mean = weighted_mean(zip(packed, [update.examples for update in together], strict=True))
+        return self._with_guarded_head(Packed.of(mean, start.layout), packed, holders) if self.settings.screen else mean
+
+    def _with_guarded_head(self, mean: Packed, packed: Sequence[Packed], holders: Sequence[frozenset[int]]) -> Packed:
+        """The mean, with rows of the head that are trimmed means over the holders of their class.
+
+        What `screen` does for the backbone it cannot do for the head, where honest updates go against each other.
+        """
+        rule = replace(self.settings, rule="trimmed-mean")
+        robust = _combined(packed, holders, _rule(rule))
+        sections = list(mean.sections)
+        for section, backbone in _backbones(mean.layout).items():
+            sections[section] = torch.where(backbone, mean.sections[section], robust.sections[section])
+        return Packed(mean.layout, sections)
 
     def _examples(self, update: Update) -> int:
         limits = (self.settings.max_examples, self.claims.most_examples(update.client))
@@ -209,6 +246,28 @@ class Aggregation:
                     whole[at] = Packed(start.layout, sections)
         self.clipped = sorted(found)
         return whole
+
+
+def _screened(packed: Sequence[Packed], start: Packed, hostile: float) -> list[int]:
+    """Positions of updates whose backbone goes against the others'.
+
+    Not the head: where clients hold uneven shares of classes, honest heads go against each other as well.
+    """
+    backbones = _backbones(start.layout).items()
+    parts = [torch.cat([one.sections[number].double()[places] for number, places in backbones]) for one in packed]
+    first = torch.cat([start.sections[number].double()[places] for number, places in backbones])
+    moves = torch.stack(parts) - first
+    return pointing_away(agreement(moves), most=guarded_against(len(packed), hostile))
+
+
+def _backbones(layout: Layout) -> dict[int, Tensor]:
+    """The sections that a head is part of, trained parameters mostly, and where in them the backbone's values are."""
+    found = {}
+    for section, rows in enumerate(_head_positions(layout)):
+        if rows:
+            found[section] = torch.ones(layout.sections[section][1], dtype=torch.bool)
+            found[section][torch.cat(rows)] = False
+    return found
 
 
 def _combined(packed: Sequence[Packed], holders: Sequence[frozenset[int]], rule: Callable[[Tensor], Tensor]) -> Packed:

@@ -1,10 +1,9 @@
 """A client's work: the only training loop there is, whichever method or engine runs it."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -12,19 +11,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedclass.data.batches import Transform, as_input, normalise, varied
-from fedclass.data.image_set import Split
-from fedclass.data.memory import HERDING, Exemplars, MemorySettings, herd, remember
+from fedclass.data.memory import Exemplars, MemorySettings, remember
 from fedclass.data.partition import Index
 from fedclass.errors import ClientError, ConfigError
+from fedclass.federation.client_stream import ClientStream
 from fedclass.federation.faults import FaultSettings, epochs_done
 from fedclass.federation.hooks import Checks, failures_named
 from fedclass.federation.job_checks import frozen_flaw
 from fedclass.federation.optimizer import OptimizerSettings, Steps
+from fedclass.federation.quotas import check_quotas, counted
+from fedclass.federation.selection import BY_MODEL, Selection, ranked, scores_flaw
 from fedclass.federation.server_optimizer import Weighting
 from fedclass.federation.store import ClientState, ClientStore, Kept
 from fedclass.federation.train_settings import TrainSettings, chosen_device
 from fedclass.losses import log_prior
-from fedclass.methods.base import Batch, ClientContext, Method, Outcome, Progress, Rates
+from fedclass.methods.base import Batch, ClientContext, Method, Outcome, Progress, Rates, no_task_data
 from fedclass.methods.declare import Balance, Sizes, Specs, grown
 from fedclass.models.head import with_first_classes
 from fedclass.models.incremental import IncrementalModel
@@ -33,19 +34,6 @@ from fedclass.wire import Job, Tensors, Update, Weights
 
 INFERENCE_BATCH = 256
 MOST_PREPARED = 1 << 30  # bytes of normalised images that are kept for a round; more are normalised batch by batch
-
-
-class ClientStream(Protocol):
-    """What a client sees of a stream: images with their classes, and which of them arrive when."""
-
-    @property
-    def train(self) -> Split: ...
-    @property
-    def task_sizes(self) -> tuple[int, ...]: ...
-    @property
-    def offered(self) -> tuple[int, ...]: ...
-    def classes_until(self, task: int) -> int: ...
-    def new_data(self, client: int, task: int, round: int | None = None) -> Index: ...
 
 
 def _purpose(job: Job) -> tuple[object, ...]:
@@ -78,7 +66,8 @@ class Client:
         self.stream, self.method, self.train, self.store, self.seed = stream, method, train, store, seed
         self.optimizer, self.weighting = optimizer, weighting
         self.declared = method.declare()
-        self.memory = replace(memory, select=self.declared.select or memory.select)
+        self.memory = memory
+        self._select: Selection = self.declared.select or memory.select
         self.faults = faults or FaultSettings()
         self.device = chosen_device(train.device)
         self.model = build().to(self.device)
@@ -94,7 +83,7 @@ class Client:
         if (fault := frozen_flaw(job, self.model)) is not None:
             raise ClientError(f"{job.where}: {fault}")
         with failures_named(job.where, self.method), self.model.frozen_kept():
-            return self._train(job) if job.phase == "train" else self._end_task(job)
+            return {"train": self._train, "count": self._count}.get(job.phase, self._end_task)(job)
 
     def _train(self, job: Job) -> Update:
         state = self._caught_up(job)
@@ -158,10 +147,16 @@ class Client:
         Checks(job.where, self.method).rates(rates)
         return rates
 
+    def _count(self, job: Job) -> Update:
+        state = self.store.load(job.client)
+        late = [self.stream.new_data(job.client, task) for task in range(state.tasks, job.task + 1)]
+        arrived, targets = np.concatenate([np.empty(0, np.int64), *late]), self.stream.train.labels
+        return counted(job, state.exemplars, arrived, targets, self.memory, self.stream.classes_until(job.task))
+
     def _end_task(self, job: Job) -> Update:
         """Choose exemplars with the task's final model, and send what the method declares."""
         uploads = self.declared.uploads.get("end_task", {})
-        if uploads or self.declared.rows or self.memory.select in HERDING:
+        if uploads or self.declared.rows or self._select in BY_MODEL:
             self.model.load(job.weights)
             self.model.eval()
         state = self.store.load(job.client)
@@ -171,8 +166,6 @@ class Client:
         if uploads:
             new = self.stream.new_data(job.client, job.task)
             context = self._context(job, state, self._held(job, state, new))
-            if self.declared.task_data:
-                context = replace(context, task_data=lambda size: self._task_data(new, size))
             exemplars, unchanged = self._exemplars(state), self._unchanged(job, context)
             self._seed(job)
             extras = self.method.report(context, exemplars)
@@ -207,6 +200,7 @@ class Client:
     def _context(self, job: Job, state: ClientState, held: Index, *, steps: int = 0) -> ClientContext:
         counts = torch.bincount(self._targets[torch.from_numpy(held)], minlength=self.model.classes)
         old = self.stream.classes_until(job.task) - self.stream.task_sizes[job.task]
+        arrived = self.stream.new_data(job.client, job.task, job.round if job.phase == "train" else None)
         made = grown(state.method.tensors, self.declared.client, self.model, state.method.classes)
         return ClientContext(
             model=self.model,
@@ -222,6 +216,8 @@ class Client:
             broadcast={n: job.broadcast[n].to(self.device) for n in self.declared.broadcast if n in job.broadcast},
             replay=self._replay(job, state),
             prior=self._prior(counts),
+            normalisation=self.normalisation,
+            task_data=partial(self._task_data, arrived) if self.declared.task_data else no_task_data,
             seed=self.seed,
             purpose=("context", *_purpose(job)),
         )
@@ -341,15 +337,21 @@ class Client:
     def _remember(self, job: Job, state: ClientState, tasks: int) -> ClientState:
         """The state with the exemplars of all tasks before `tasks`, saved."""
         exemplars = state.exemplars
+        check_quotas(job, self.memory)
         for task in range(state.tasks, tasks):
             seed_streams(self.seed, "exemplars", "client", job.client, "task", task)
 
-            def rank(label: int, images: Index, count: int) -> Index:
-                return self._ranked(job.client, label, images, count)
-
             arrived = self.stream.new_data(job.client, task)
+            importance = self._importance(job, exemplars, arrived) if self._select == "own" else {}
+
+            def rank(label: int, images: Index, count: int, importance: Mapping[int, float] = importance) -> Index:
+                rng = partial(array_generator, self.seed, "memory", job.client, label)
+                return ranked(self._select, images, count, rng=rng, features=self._features, importance=importance)
+
             classes = sum(self.stream.offered[: task + 1])
-            exemplars = remember(exemplars, arrived, self.stream.train.labels, self.memory, rank, classes=classes)
+            quotas = job.quotas if task == job.task else None
+            targets = self.stream.train.labels
+            exemplars = remember(exemplars, arrived, targets, self.memory, rank, classes=classes, quotas=quotas)
         rows = Kept(self._annotated(job, state, exemplars), self.model.classes) if self.declared.rows else Kept()
         state = replace(state, tasks=tasks, exemplars=exemplars, rows=rows)
         self.store.save(job.client, state)
@@ -392,22 +394,19 @@ class Client:
                 rows[name][torch.tensor(new)] = fresh[name]
         return rows
 
-    def _ranked(self, client: int, label: int, images: Index, count: int) -> Index:
-        match self.memory.select:
-            case "first":
-                return images[:count]
-            case "random":
-                return array_generator(self.seed, "memory", client, label).permutation(images)[:count]
-            case "herding" | "herding-pycil" as kind:
-                if not count:
-                    return images[:0]
-                return images[herd(self._features(torch.from_numpy(images)), count, unit_means=kind == "herding")]
+    def _importance(self, job: Job, exemplars: Exemplars, arrived: Index) -> dict[int, float]:
+        """Of each image that has arrived, as the method says."""
+        context = self._context(job, ClientState(exemplars=exemplars), arrived)
+        scores = self.method.importance(replace(context, task_data=lambda size: self._task_data(arrived, size)))
+        if (fault := scores_flaw(scores, len(arrived))) is not None:
+            raise ClientError(f"{job.where}: {type(self.method).__name__}.importance: {fault}")
+        return dict(zip(arrived.tolist(), scores.tolist(), strict=True))
 
     @torch.no_grad()
-    def _features(self, index: Tensor) -> np.ndarray:
+    def _features(self, index: Index) -> np.ndarray:
         parts = [
             F.normalize(self.model.features(as_input(self._normalised(part)).to(self.device)))
-            for part in index.split(INFERENCE_BATCH)
+            for part in torch.from_numpy(index).split(INFERENCE_BATCH)
         ]
         features: np.ndarray = torch.cat(parts).cpu().numpy()
         return features

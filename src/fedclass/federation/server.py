@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedclass.federation.hooks import failures_named
+from fedclass.federation.quotas import counts_flaw
 from fedclass.methods.base import Method
 from fedclass.methods.declare import Sizes, misfit
 from fedclass.models.incremental import IncrementalModel
@@ -62,7 +63,7 @@ def rejection(update: Update, job: Job, method: Method, sizes: Sizes) -> str | N
     fewest = 1 if job.phase == "train" else 0
     if type(update.examples) is not int or not fewest <= update.examples <= MOST_EXAMPLES:
         return f"claims {update.examples} examples"
-    expected = {"train": {"loss", "samples"}, "end_task": {"exemplars"}, "evaluate": set[str]()}[job.phase]
+    expected = {"train": {"loss", "samples"}, "end_task": {"exemplars"}}.get(job.phase, set())
     if not math.isfinite(update.metrics.get("loss", 0.0)):
         return f"{type(method).__name__}.loss: its mean over the round is {update.metrics['loss']}, not a finite number"
     sane = all(math.isfinite(value) for value in update.metrics.values())
@@ -70,6 +71,8 @@ def rejection(update: Update, job: Job, method: Method, sizes: Sizes) -> str | N
         return f"reports {dict(update.metrics)}"
     if job.phase == "evaluate":
         return _counts_flaw(update, classes=sizes.classes)
+    if job.phase == "count":
+        return counts_flaw(update, sizes)
     declared = method.declare().uploads.get(job.phase, {})
     if declared or update.extras:
         if (fault := misfit(update.extras, declared, sizes, every=True)) is not None:
@@ -114,7 +117,7 @@ def _in_order(update: Update, job: Job, method: Method) -> Update:
     """With tensors in the model's order, which a network does not keep: hooks may draw a number for each of them."""
     if job.phase == "train" and list(update.weights) != list(job.weights):
         update = replace(update, weights={name: update.weights[name] for name in job.weights})
-    if job.phase != "evaluate" and update.extras:
+    if job.phase in ("train", "end_task") and update.extras:
         declared = method.declare().uploads[job.phase]
         update = replace(update, extras={name: update.extras[name] for name in declared})
     return update

@@ -6,7 +6,7 @@ the paper it implements.
 
 from fedclass.losses.augmented import augmented_distillation, augmented_log_target
 from fedclass.losses.balanced import balanced_cross_entropy, log_prior
-from fedclass.losses.distillation import distillation, stored_logits_error, teacher_divergence
+from fedclass.losses.distillation import disagreement, distillation, stored_logits_error, teacher_divergence
 from fedclass.losses.penalty import pull
 from fedclass.losses.sigmoid import (
     adaptive_weights,
@@ -25,6 +25,7 @@ __all__ = [
     "augmented_log_target",
     "balanced_cross_entropy",
     "compensated_loss",
+    "disagreement",
     "distillation",
     "glfc_loss",
     "gradient_compensation_weights",

@@ -36,6 +36,16 @@ def teacher_divergence(current: Tensor, previous: Tensor, *, temperature: float)
     return temperature**2 * kl_div(log_p, log_q, reduction="batchmean", log_target=True)
 
 
+def disagreement(student: Tensor, teacher: Tensor) -> Tensor:
+    """Minus the mean of KL(teacher || student) where both agree on the class (Zhang et al. 2023; the adversary's aim).
+
+    student, teacher: (B, C) logits.  Returns a scalar, never above 0.
+    """
+    agree = student.argmax(dim=1) == teacher.argmax(dim=1)
+    apart = kl_div(log_softmax(student, dim=1), softmax(teacher, dim=1), reduction="none").sum(dim=1)
+    return -(apart * agree).mean()
+
+
 def stored_logits_error(current: Tensor, stored: Tensor) -> Tensor:
     """Mean of (current_ij - stored_ij)^2 over all logits that were stored (Buzzega et al. 2020, Eq. 6).
 

@@ -1,5 +1,6 @@
 """Methods by name. A new one is a file, a line here, a test, and a row in the reproduction page."""
 
+from fedclass.methods.analytic import Analytic
 from fedclass.methods.base import Batch, ClientContext, FedAvg, Method, Outcome, ServerContext, State
 from fedclass.methods.bounds import FineTune, Joint
 from fedclass.methods.declare import Balance, Declaration, Spec
@@ -11,10 +12,13 @@ from fedclass.methods.fedeven import FedEven
 from fedclass.methods.fedgkd import FedGKD
 from fedclass.methods.fedprox import FedProx
 from fedclass.methods.glfc import GLFC
+from fedclass.methods.glfc_full import GLFCFull
 from fedclass.methods.icarl import FedICARL
 from fedclass.methods.lga import LGA
 from fedclass.methods.lwf import LwF
+from fedclass.methods.refed import ReFed
 from fedclass.methods.scaffold import SCAFFOLD
+from fedclass.methods.target import TARGET
 from fedclass.methods.wa import FedWA
 
 METHODS: dict[str, type[Method]] = {
@@ -23,6 +27,7 @@ METHODS: dict[str, type[Method]] = {
     "fedclass": FedCLASS,
     "fedclass-tuned": FedCLASSTuned,
     "glfc": GLFC,
+    "glfc-full": GLFCFull,
     "lga": LGA,
     "fedicarl": FedICARL,
     "fedwa": FedWA,
@@ -32,6 +37,9 @@ METHODS: dict[str, type[Method]] = {
     "lwf": LwF,
     "ewc": EWC,
     "fedgkd": FedGKD,
+    "refed": ReFed,
+    "target": TARGET,
+    "analytic": Analytic,
     "finetune": FineTune,
     "joint": Joint,
 }
@@ -42,6 +50,8 @@ __all__ = [
     "LGA",
     "METHODS",
     "SCAFFOLD",
+    "TARGET",
+    "Analytic",
     "Balance",
     "Batch",
     "ClientContext",
@@ -56,10 +66,12 @@ __all__ = [
     "FedProx",
     "FedWA",
     "FineTune",
+    "GLFCFull",
     "Joint",
     "LwF",
     "Method",
     "Outcome",
+    "ReFed",
     "ServerContext",
     "Spec",
     "State",

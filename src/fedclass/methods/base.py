@@ -22,6 +22,7 @@ from fedclass.rng import generator
 from fedclass.wire import Tensors, Update, Weights
 
 State = Tensors  # a method's own tensors, by name
+Normalisation = tuple[Sequence[float], Sequence[float]]  # mean and std: one value each, or one per channel
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def no_exemplars(count: int) -> Batch:  # noqa: ARG001
 
 
 def no_task_data(size: int) -> Iterable[Batch]:  # noqa: ARG001
-    raise ClientError("task_data is there in `report` alone, and only if `declare` says task_data=True")
+    raise ClientError("task_data is there in `end_round` and `report`, and only if `declare` says task_data=True")
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,10 @@ class ClientContext:
     this round began.  counts: (classes,) images of each class that the client holds in this job, exemplars included.
     met: the classes of earlier tasks that it has had images of.  steps: of the optimizer in this round.  state: the
     method's own, from the client's last round.  broadcast: the method's tensors from the server.  replay(count): a
-    batch of that many exemplars, drawn at random; all of them, if there are fewer.  prior: (classes,)
-    what `cross_entropy` adds to logits, if it is balanced.  task_data(size): in `report`, if `declare` asks for it, all
-    images that came with the task, once, in batches of at most that size.
+    batch of that many exemplars, drawn at random; all of them, if there are fewer.  prior: (classes,) what
+    `cross_entropy` adds to logits, if it is balanced.  task_data(size): in `end_round` and `report`, if `declare` asks
+    for it, all images that came with the task, once, in batches of at most that size.  normalisation: pixels in
+    0..1 become (x - mean) / std.
     """
 
     model: IncrementalModel
@@ -91,6 +93,7 @@ class ClientContext:
     replay: Callable[[int], Batch] = no_exemplars
     prior: Tensor | None = None
     task_data: Callable[[int], Iterable[Batch]] = no_task_data
+    normalisation: Normalisation = ((0.0,), (1.0,))
     seed: int = 0
     purpose: tuple[object, ...] = ()  # of the generator
 
@@ -130,6 +133,7 @@ class ServerContext:
 
     weights: the global model's, before this step.  state: the method's own.  clients: how many there are in all.
     build: a model with all classes so far, to be loaded with weights.  mean: of updates, as the recipe says.
+    normalisation: pixels in 0..1 become (x - mean) / std before a model sees them.
     """
 
     task: int
@@ -144,6 +148,7 @@ class ServerContext:
     device: torch.device
     build: Callable[[], IncrementalModel]
     mean: Callable[[Iterable[Update]], Weights]
+    normalisation: Normalisation = ((0.0,), (1.0,))
 
 
 @dataclass(frozen=True)
@@ -200,6 +205,10 @@ class Method(ABC):
     def end_round(self, client: ClientContext) -> Outcome:
         """After the client's last step of a round."""
         return Outcome(client.state)
+
+    def importance(self, client: ClientContext) -> Tensor:  # noqa: ARG002
+        """(n,) of each image of `client.task_data`, if `declare` says select="own": the highest of a class are kept."""
+        raise ClientError('a method that declares select="own" must say how important images are: `importance`')
 
     def annotate(self, client: ClientContext, images: Tensor, labels: Tensor) -> Tensors:  # noqa: ARG002
         """What to keep with new exemplars, a row each. images: (m, 3, H, W).  labels: (m,)."""

@@ -14,7 +14,7 @@ from fedclass.wire import Phase, Tensors
 
 Teacher = Literal["previous task", "received", "own"]
 Replay = Literal["mixed", "own", "none", "all"]
-Dimension = int | Literal["classes", "features", "parameters"]
+Dimension = int | Literal["classes", "features", "parameters", "height", "width"]
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 STORABLE = (*FLOATS, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -22,17 +22,21 @@ STORABLE = (*FLOATS, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a model. parameters: elements of the flat vector of all trained parameters, padding included."""
+    """Of a model, and of its images. parameters: elements of the flat vector of all trained parameters, padding
+    included.
+    """
 
     classes: int
     features: int
     parameters: int
+    height: int = 0
+    width: int = 0
 
     @classmethod
     def of(cls, model: IncrementalModel, classes: int | None = None) -> "Sizes":
         """classes: as if it had so many."""
         classes = model.classes if classes is None else classes
-        return cls(classes, model.head.in_features, model.flat_length(classes))
+        return cls(classes, model.head.in_features, model.flat_length(classes), *model.image_size)
 
 
 @dataclass(frozen=True)
@@ -65,14 +69,16 @@ class Declaration:
     """What a method wants of the training loop, and the tensors it keeps and sends. All of it may depend on parameters.
 
     teacher: whose outputs a batch carries as `previous`; "own": those of the model that `Method.teacher` makes.
-    select: how exemplars are chosen, if the method insists.  replay: "mixed" puts exemplars among the new images, "own"
-    leaves them to the method (`client.replay`), "none" keeps none, whatever [memory] says, and "all" trains on all
-    images of all tasks so far instead, which no site would allow: for simulations only.  fewest_exemplars: of each
-    class, that at least one client must keep after each task.  task_data: whether `report` looks at all of the task's
-    images.  head_bias: whether the head has one; where it has none, it is zero and stays so.  begins_like_fedavg: in
-    the first task the method does what FedAvg does, bit for bit, so that runs can share it.  assumes_sgd: the method
-    computes with steps of learning_rate * gradient, so that AdamW, clipped gradients and a learning rate of the head's
-    own are refused.
+    select: how exemplars are chosen, if the method insists; "own": by `Method.importance`.  replay: "mixed" puts
+    exemplars among the new images, "own" leaves them to the method (`client.replay`), "none" keeps none, whatever
+    [memory] says, and "all" trains on all images of all tasks so far instead, which no site would allow: for
+    simulations only.  fewest_exemplars: of each class, that at least one client must keep after each task.  task_data:
+    whether `end_round` or `report` looks at all of the task's images.  head_bias: whether the head has one; where it
+    has none, it is zero and stays so.  begins_like_fedavg: in the first task the method does what FedAvg does, bit for
+    bit, so that runs can share it.  assumes_sgd: the method computes with steps of learning_rate * gradient, so that
+    AdamW, clipped gradients and a learning rate of the head's own are refused.  one_pass: a task has one round of one
+    epoch, whatever [train] says.  frozen_backbone: a backbone of which anything is trained is refused.
+    discloses: in words, what clients send that is made of single images; a federation of sites refuses the method then.
 
     balances: whether the loss has a softmax cross-entropy over the images of `counts`, computed by
     `client.cross_entropy`, so that train.balanced can adjust it.  balance: how, if the method insists on it.
@@ -84,13 +90,16 @@ class Declaration:
     """
 
     teacher: Teacher | None = None
-    select: Select | None = None
+    select: Select | Literal["own"] | None = None
     replay: Replay = "mixed"
     fewest_exemplars: int = 0
     task_data: bool = False
     head_bias: bool = True
     begins_like_fedavg: bool = False
     assumes_sgd: bool = False
+    one_pass: bool = False
+    frozen_backbone: bool = False
+    discloses: str = ""
     balances: bool = False
     balance: Balance | None = None
 
@@ -100,6 +109,16 @@ class Declaration:
     client: Specs = field(default_factory=dict)
     rows: Specs = field(default_factory=dict)
     uploads: Mapping[Phase, Specs] = field(default_factory=dict)
+
+    def kept_bytes(self, sizes: Sizes, *, exemplars: int, image: int) -> int:
+        """What a client keeps from task to task, besides models: exemplars with their rows, state, what was broadcast.
+
+        exemplars: how many it keeps.  image: bytes of each.
+        """
+        row = sum(spec.nbytes(sizes) for spec in self.rows.values())
+        whole = [*self.client.values(), *(self.server[name] for name in self.broadcast)]
+        kept = 0 if self.replay in ("none", "all") else exemplars
+        return kept * (image + row) + sum(spec.nbytes(sizes) for spec in whole)
 
 
 def check_declared(declared: Declaration, *, where: str) -> None:

@@ -7,11 +7,11 @@ from typing import Annotated
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
 
 from fedclass.losses import pull
 from fedclass.methods.base import Batch, ClientContext, FedAvg, ServerContext, State
 from fedclass.methods.declare import Declaration, Spec
+from fedclass.methods.gradients import sample_gradients, trained
 from fedclass.models.incremental import IncrementalModel
 from fedclass.wire import Tensors, Weights
 
@@ -21,13 +21,7 @@ AT_ONCE = 32  # images whose gradients are in memory together
 
 def squared_gradients(model: IncrementalModel, batch: Batch) -> Tensors:
     """Sum over the batch of (d log p(label | image) / d w)^2, for each trained parameter by name."""
-    trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-
-    def log_likelihood(weights: Tensors, image: Tensor, label: Tensor) -> Tensor:
-        logits: Tensor = functional_call(model, dict(weights), (image[None],))
-        return logits.log_softmax(dim=1)[0].gather(0, label[None])[0]
-
-    each = vmap(grad(log_likelihood), in_dims=(None, 0, 0))(trained, batch.images, batch.labels)
+    each = sample_gradients(model, trained(model), batch)
     return {name: gradients.square().sum(dim=0) for name, gradients in each.items()}
 
 

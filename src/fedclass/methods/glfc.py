@@ -1,4 +1,4 @@
-"""GLFC's client loss (Dong et al., 2022). Its proxy server and its detection of new tasks by entropy are not here."""
+"""GLFC's client loss (Dong et al., 2022). Its proxy server is in `glfc_full`, its entropy in neither."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -26,8 +26,8 @@ class GLFC(FedAvg):
     schedule, no momentum, weight decay 1e-5, a plain mean over clients, herding without re-normalising, and no
     compensation at a client that has had no old class. In both, the teacher is the last task's global model. What
     their code has besides is in neither: a proxy server that chooses the teacher by images reconstructed from
-    gradients, and clients that find out by entropy that a task has begun. For their whole setting, the recipe needs
-    their rounds (10 per task), epochs (20), batches (128) and memory too.
+    gradients (`glfc-full`), and clients that find out by entropy that a task has begun. For their whole setting, the
+    recipe needs their rounds (10 per task), epochs (20), batches (128) and memory too.
     """
 
     source = "Dong et al., 2022, arXiv 2203.11473"

@@ -98,6 +98,7 @@ def build_model(
         head_init=head_init,
         head_bias=head_bias,
         normalisation=_normalisation(backbone, name),
+        image_size=image_size,
     )
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 

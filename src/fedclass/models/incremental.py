@@ -28,7 +28,8 @@ class IncrementalModel(nn.Module):
     gradient of zero. Those of the backbone that are frozen as the model is made are not among the weights: whoever
     builds the model has them already. The head is never frozen.
 
-    normalisation: the backbone's own, if it has one, in place of the data set's.
+    normalisation: the backbone's own, if it has one, in place of the data set's.  image_size: height and width of the
+    images it was made for, if that was said.
     """
 
     packed: Packed
@@ -42,9 +43,10 @@ class IncrementalModel(nn.Module):
         head_init: HeadInit = "linear",
         head_bias: bool = True,
         normalisation: Normalisation | None = None,
+        image_size: tuple[int, int] = (0, 0),
     ) -> None:
         super().__init__()
-        self.backbone, self.normalisation = backbone, normalisation
+        self.backbone, self.normalisation, self.image_size = backbone, normalisation, image_size
         self._frozen = frozenset(f"backbone.{name}" for name in frozen_names(backbone))
         self.head = GrowingHead(features, init=head_init, learns_bias=head_bias)
         self._pack()
@@ -190,6 +192,11 @@ class IncrementalModel(nn.Module):
         return self.packed.clone().cpu()
 
     # What is frozen.
+
+    @property
+    def trained_in_backbone(self) -> list[str]:
+        """The names of the backbone's weights: parameters and buffers of it that are not frozen."""
+        return [name for name in self.packed if not in_head(name)]
 
     @property
     def frozen(self) -> Tensors:

@@ -40,8 +40,8 @@ def rounded(value: float | None, digits: int = 1) -> str:
     return "-" if value is None or np.isnan(value) else f"{value:.{digits}f}"
 
 
-def spoken(pairs: Iterable[tuple[str, float]], unit: str = " %") -> str:
-    return ", ".join(f"{name} {value:.1f}{unit}" for name, value in pairs)
+def spoken(pairs: Iterable[tuple[str, float | None]], unit: str = " %") -> str:
+    return ", ".join(f"{name} {rounded(value)}{unit}" for name, value in pairs)
 
 
 def with_file_names(groups: Sequence[Group]) -> list[tuple[Group, str]]:

@@ -6,6 +6,7 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclass.metrics import mean_of_known
 from fedclass.report import drawing, style
 from fedclass.report.charts import (
     Chart,
@@ -33,10 +34,10 @@ def matrices(groups: Sequence[Group]) -> list[Chart]:
         done = min(len(run.matrix) for run in group.runs)
         if not done:
             continue
-        mean = [[fmean(run.matrix[t][i] for run in group.runs) for i in range(t + 1)] for t in range(done)]
+        mean = [[mean_of_known(run.matrix[t][i] for run in group.runs) for i in range(t + 1)] for t in range(done)]
         values = np.full((done, done), np.nan)
         for t, row in enumerate(mean):
-            values[t, : t + 1] = row
+            values[t, : t + 1] = [np.nan if value is None else value for value in row]
         tasks = [f"task {t + 1}" for t in range(done)]
         charts.append(
             Chart(
@@ -57,7 +58,7 @@ def matrices(groups: Sequence[Group]) -> list[Chart]:
                     "Accuracy in percent",
                     ("", *(f"on {task}" for task in tasks)),
                     tuple(
-                        (f"after {tasks[t]}", *(f"{value:.1f}" for value in row), *[""] * (done - len(row)))
+                        (f"after {tasks[t]}", *map(rounded, row), *[""] * (done - len(row)))
                         for t, row in enumerate(mean)
                     ),
                     (),

@@ -1,6 +1,6 @@
 """Charts over rounds and tasks: accuracy, forgetting, loss."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 
 from fedclass.report import drawing
@@ -34,7 +34,7 @@ def learning(groups: Sequence[Group]) -> list[Chart]:
         ),
         _over(
             groups,
-            lambda run: {test.task + 1: test.accuracy for test in run.ends},
+            lambda run: {test.task + 1: test.accuracy for test in run.ends if test.accuracy is not None},
             name="accuracy-over-tasks",
             title="Accuracy over tasks",
             caption=f"Accuracy on the {tested_on(groups)} of all classes so far, at the end of each task.",
@@ -81,7 +81,7 @@ def _accuracy_over_rounds(groups: Sequence[Group], ends: Sequence[float]) -> Cha
         return _accuracy_of_tasks(run, groups, ends, f"{caption} Single tasks are class-balanced.")
     return _over(
         groups,
-        lambda run: {test.after: test.accuracy for test in run.tests},
+        lambda run: _known({test.after: test.accuracy for test in run.tests}),
         name="accuracy-over-rounds",
         title="Accuracy over rounds",
         caption=caption,
@@ -106,7 +106,7 @@ def _accuracy_of_tasks(run: History, groups: Sequence[Group], ends: Sequence[flo
         name="accuracy-over-rounds",
         title="Accuracy over rounds",
         caption=caption,
-        alt=f"{run.label}: {last.accuracy:.1f} % on all classes after round {last.after}; "
+        alt=f"{run.label}: {rounded(last.accuracy)} % on all classes after round {last.after}; "
         + spoken((f"task {i + 1}", value) for i, value in enumerate(last.on_tasks)),
         figure=drawing.curves(lines, x_label="round", y_label="accuracy (%)", edges=ends, x_range=_round_axis(groups)),
         numbers=_points("Accuracy in percent", "round", list(columns), list(columns.values())),
@@ -115,15 +115,19 @@ def _accuracy_of_tasks(run: History, groups: Sequence[Group], ends: Sequence[flo
 
 def _task_columns(run: History) -> dict[str, Values]:
     """Accuracy on all classes, and on each task; if there are many, on the first and the newest one."""
-    columns: dict[str, Values] = {"all classes so far": {test.after: test.accuracy for test in run.tests}}
+    columns: dict[str, Values] = {"all classes so far": _known({test.after: test.accuracy for test in run.tests})}
     tasks = len(run.started.tasks)
     if tasks > MOST_TASK_LINES:
-        columns["task 1"] = {test.after: test.on_tasks[0] for test in run.tests}
-        columns["newest task"] = {test.after: test.on_tasks[-1] for test in run.tests}
+        columns["task 1"] = _known({test.after: test.on_tasks[0] for test in run.tests})
+        columns["newest task"] = _known({test.after: test.on_tasks[-1] for test in run.tests})
         return columns
     for i in range(tasks):
-        columns[f"task {i + 1}"] = {test.after: test.on_tasks[i] for test in run.tests if test.task >= i}
+        columns[f"task {i + 1}"] = _known({test.after: test.on_tasks[i] for test in run.tests if test.task >= i})
     return columns
+
+
+def _known(values: Mapping[int, float | None]) -> Values:
+    return {at: value for at, value in values.items() if value is not None}
 
 
 def _over(

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from fedclass import metrics
 from fedclass.errors import RunError
+from fedclass.metrics import Row
 from fedclass.runs.config_file import read_config
 from fedclass.runs.events import (
     Event,
@@ -34,8 +34,8 @@ class Tested:
 
     after: int
     task: int
-    accuracy: float  # per image, over all classes met so far
-    on_tasks: list[float]
+    accuracy: float | None  # per image, over all classes met so far
+    on_tasks: Row
     forgetting: float | None  # of the tasks before this one; none in the first
 
 
@@ -126,7 +126,7 @@ class History:
         return metrics.summarise_validation(found, self.started.tasks)
 
     @property
-    def matrix(self) -> list[list[float]]:
+    def matrix(self) -> list[Row]:
         return self.metrics["accuracy_matrix"] if self.metrics else []
 
     @cached_property
@@ -142,7 +142,7 @@ class History:
             Tested(
                 after=(event.task + 1) * self.started.rounds,
                 task=event.task,
-                accuracy=metrics.accuracy_micro(event.confusion),
+                accuracy=metrics.accuracy_micro_or_none(event.confusion),
                 on_tasks=row,
                 forgetting=self._forgetting(row),
             )
@@ -154,14 +154,13 @@ class History:
         assert event.tested is not None
         pairs = list(zip(event.correct, event.tested, strict=True))
         spans = list(pairwise(self.edges))[: event.task + 1]
-        row = [fmean(100 * right / images for right, images in pairs[first:end] if images) for first, end in spans]
-        accuracy = 100 * sum(event.correct) / sum(event.tested)
-        return Tested(self.position(event), event.task, accuracy, row, self._forgetting(row))
+        found = [[100 * right / images for right, images in pairs[first:end] if images] for first, end in spans]
+        row = [metrics.mean_of_known(of_task) for of_task in found]
+        return Tested(self.position(event), event.task, event.accuracy, row, self._forgetting(row))
 
-    def _forgetting(self, row: list[float]) -> float | None:
+    def _forgetting(self, row: Row) -> float | None:
         """Mean over the tasks before the newest of: accuracy when it was learned, minus accuracy now."""
-        old = len(row) - 1
-        return fmean(self.matrix[i][i] - row[i] for i in range(old)) if old else None
+        return metrics.mean_of_known(metrics.lost(self.matrix[i][i], row[i]) for i in range(len(row) - 1))
 
     def position(self, event: RoundFinished) -> int:
         """Rounds since the start of the run, this one included."""

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from fedclass.errors import RunError
 from fedclass.report import class_charts, client_charts, curve_charts, rendering, style, sweep_charts
-from fedclass.report.charts import Chart
+from fedclass.report.charts import Chart, rounded
 from fedclass.report.groups import Group, differing, group, names
 from fedclass.report.history import History
 from fedclass.report.tables import Table, results_tables
@@ -69,8 +69,13 @@ def write_report(runs: Sequence[History], page: Path, pictures: Path, *, picture
         ) from error
 
 
-def build(runs: Sequence[History]) -> Report:
-    """Everything of a report; nothing is written."""
+def build(
+    runs: Sequence[History], *, title: str | None = None, tables: Sequence[Table] = (), notes: Sequence[str] = ()
+) -> Report:
+    """Everything of a report; nothing is written.
+
+    title, tables of results: in place of the usual ones.  notes: before the others.
+    """
     groups, shown = group(runs), group([run.shown() for run in runs])
     called = names(runs)
     single = runs[0] if len(runs) == 1 else None
@@ -86,16 +91,16 @@ def build(runs: Sequence[History]) -> Report:
     ]
     sections = [section for section in sections if section.charts or section.tables]
     drawn = [chart for section in sections for chart in section.charts]
-    start = runs[0].started
+    start, rows = runs[0].started, bool(finished) and not single
     page = (
         _environment()
         .get_template("report.html.j2")
         .render(
-            title=f"{single.label if single else _methods(groups)} on {start.dataset}",
+            title=title or f"{single.label if single else _methods(groups)} on {start.dataset}",
             facts=_facts(runs),
-            notes=[*_other_seeds(finished), *_notes(runs, called)],
+            notes=[*notes, *_other_seeds(finished), *_notes(runs, called)],
             tiles=_tiles(single) if single else [],
-            results=results_tables([r for g in finished for r in g.results()]) if finished and not single else [],
+            results=tables or (results_tables([r for g in finished for r in g.results()]) if rows else []),
             looks={g.label: g.style.slot % len(style.PALETTE) for g in groups},
             listed=None if single else _run_table(shown, called),
             settings=None if single else _settings_table(groups),
@@ -169,9 +174,9 @@ def _tiles(run: History) -> list[Tile]:
         so_far = "" if run.finished else f", after task {len(run.tasks)}"
         so_far += ", test images" if run.validation_metrics else ""
         tiles = [
-            Tile("Global accuracy", f"{done['accuracy_last']:.1f} %", f"per image, all classes{so_far}"),
-            Tile("Class-balanced", f"{done['accuracy_last_macro']:.1f} %", f"mean over classes{so_far}"),
-            Tile("Incremental", f"{done['accuracy_average_incremental']:.1f} %", "global, mean over tasks"),
+            Tile("Global accuracy", f"{rounded(done['accuracy_last'])} %", f"per image, all classes{so_far}"),
+            Tile("Class-balanced", f"{rounded(done['accuracy_last_macro'])} %", f"mean over classes{so_far}"),
+            Tile("Incremental", f"{rounded(done['accuracy_average_incremental'])} %", "global, mean over tasks"),
         ]
         if done["forgetting_fedclass"] is not None:
             tiles.append(Tile("Forgetting", f"{done['forgetting_fedclass']:.1f}", "points, forgetting_fedclass"))
@@ -287,7 +292,7 @@ def _run_table(groups: Sequence[Group], called: dict[Path, str]) -> Table:
                     g.label,
                     str(run.started.seed),
                     f"{run.rounds_done}/{run.rounds_planned}",
-                    f"{done['accuracy_last']:.1f}" if done else "-",
+                    rounded(done["accuracy_last"] if done else None),
                     "-" if forgetting is None else f"{forgetting:.1f}",
                     show_bytes(sum(cost.bytes_up for cost in run.costs)),
                     show_bytes(sum(cost.bytes_down for cost in run.costs)),

@@ -47,6 +47,10 @@ KNOWN = {
     "ewc": Known(title="EWC"),
     "fedgkd": Known(title="FedGKD"),
     "lga": Known(title="LGA"),
+    "glfc-full": Known(title="GLFC", usual="glfc"),
+    "target": Known(title="TARGET"),
+    "refed": Known(title="Re-Fed"),
+    "analytic": Known(title="Analytic head"),
     "finetune": Known(usual="no exemplars", told=MEMORY),
     "joint": Known(usual="bound, all images", told=MEMORY),
 }

@@ -6,6 +6,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from fedclass.errors import RunError
+from fedclass.metrics import known
 from fedclass.report.rows import Row, Setting, check_seeds, find, rows
 from fedclass.report.statistics import paired
 from fedclass.runs.config_file import read_config
@@ -122,7 +123,14 @@ def _table(found: Sequence[Row], images: str, best: Row | None = None) -> Table:
         on_tasks = zip(*(run.summary[f"{images}accuracy_matrix"][-1] for run in row.runs), strict=True)
         overall, forgetting = (mean_deviation(row.runs, images + key) for key in HEADLINES.values())
         mark = MARK if images == VALIDATION and row is best and len(found) > 1 else ""
-        cells.append((str(row.label), *(str(MeanDeviation(values)) for values in on_tasks), overall + mark, forgetting))
+        cells.append(
+            (
+                str(row.label),
+                *(str(MeanDeviation(tuple(known(values)))) for values in on_tasks),
+                overall + mark,
+                forgetting,
+            )
+        )
     seeds = sorted({result.summary["seed"] for result in results})
     notes = [
         "All in percent. Tasks: class-balanced accuracy after the last task. Global: accuracy per image, all classes.",

@@ -1,6 +1,7 @@
 """What happened in a run: typed facts, one JSON line each. Reports read only these."""
 
 import json
+import lzma
 import os
 import time
 from collections.abc import Iterator
@@ -44,6 +45,10 @@ class RunStarted:
         """The client's site, if it has one, or its number."""
         return self.sites[client] if client < len(self.sites) else str(client)
 
+    def called(self, client: int) -> str:
+        """For messages."""
+        return f"{'site' if client < len(self.sites) else 'client'} {self.name_of(client)}"
+
     def knowing(self, event: "SitesKnown") -> "RunStarted":
         """What would have been told at the start, had it been known then."""
         known = {name: getattr(event, name) for name in ("sites", "classes", "tasks", "counts", "exemplars")}
@@ -69,6 +74,14 @@ class Warned:
     """Something that every reader of the results should know."""
 
     message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteChanged:
+    """A site of a federation has gone, or has come back."""
+
+    site: str
+    connected: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +120,38 @@ class UpdateMissing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SetAside:
+    """A client that is suspected is not asked for the next rounds."""
+
+    task: int
+    round: int
+    client: int
+    rounds: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteTested:
+    """How the model did on the images that a client holds out, by its own account: per class, right ones and all.
+
+    capped: classes of which it has counted more images than it had announced; they count as many as announced.
+    """
+
+    task: int
+    client: int
+    correct: list[int]
+    tested: list[int]
+    capped: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFailed:
+    """The run has ended before its time; it goes on from its last checkpoint if it is started again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunResumed:
     """A run that was stopped goes on, from a checkpoint before this round (counted from 0) of this task."""
 
@@ -132,8 +177,9 @@ class RoundFinished:
     phases: seconds spent on "clients" (waiting for updates), "aggregate", "evaluate", and "checkpoint" (the one that
     was written before this round; that of this round comes after this event).
 
-    clipped: clients whose update was shortened to a multiple of the round's median.  rolled_back: the round's result
-    was unusable, and the model is the one before it; a warning says why.
+    clipped: clients whose update was shortened to a multiple of the round's median.  screened: whose was left out,
+    because it went against the others'.  rolled_back: the round's result was unusable, and the model is the one before
+    it; a warning says why.
     """
 
     task: int
@@ -152,11 +198,12 @@ class RoundFinished:
     validation_tested: list[int] | None = None
     clipped: list[int] = field(default_factory=list)
     rolled_back: bool = False
+    screened: list[int] = field(default_factory=list)
 
     @property
     def accuracy(self) -> float | None:
         """Percent of all test images of classes met so far."""
-        if self.correct is None or self.tested is None:
+        if self.correct is None or self.tested is None or not any(self.tested):
             return None
         return 100 * sum(self.correct) / sum(self.tested)
 
@@ -187,8 +234,8 @@ class TaskFinished:
     validation: list[list[int]] | None = None
 
     @property
-    def accuracy(self) -> float:
-        """Percent of all test images of classes met so far."""
+    def accuracy(self) -> float | None:
+        """Percent of all test images of classes met so far; None if nobody had any."""
         return _right(self.confusion)
 
     @property
@@ -197,8 +244,9 @@ class TaskFinished:
         return None if self.validation is None else _right(self.validation)
 
 
-def _right(confusion: list[list[int]]) -> float:
-    return 100 * sum(row[i] for i, row in enumerate(confusion)) / sum(map(sum, confusion))
+def _right(confusion: list[list[int]]) -> float | None:
+    images = sum(map(sum, confusion))
+    return 100 * sum(row[i] for i, row in enumerate(confusion)) / images if images else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,13 +259,17 @@ Stored = (
     | RunResumed
     | Warned
     | SitesKnown
+    | SiteChanged
     | TaskStarted
     | TaskReused
     | UpdateRejected
     | UpdateMissing
+    | SetAside
     | RoundFinished
+    | SiteTested
     | TaskFinished
     | RunFinished
+    | RunFailed
 )
 Event = Stored | UpdateReceived
 
@@ -261,10 +313,12 @@ class EventLog:
 def read_events(path: Path) -> Iterator[Event]:
     """The events of a run; a last line that was cut short by a crash is left out."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        content = path.read_bytes()
+        text = (lzma.decompress(content) if path.suffix == ".xz" else content).decode()
+        lines = text.splitlines(keepends=True)
     except OSError as error:
         raise RunError(f"{path}: cannot read it ({error.strerror}); is {path.parent} a run directory?") from error
-    except UnicodeDecodeError as error:
+    except (UnicodeDecodeError, lzma.LZMAError) as error:
         raise RunError(f"{path}: is damaged ({error})") from error
     for number, line in enumerate(lines, start=1):
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedclass.errors import RunError
 from fedclass.runs.events import RoundFinished, RunStarted, SitesKnown, read_events
-from fedclass.runs.layout import RunDirectory
+from fedclass.runs.layout import EVENTS, RunDirectory
 from fedclass.runs.summary import Result
 
 
@@ -22,7 +22,7 @@ def find_runs(place: Path, *, waiting: bool = False) -> list[Path]:
     try:
         if _is_run(place, waiting=waiting):
             return [place]
-        inside = {events.parent for events in place.rglob("events.jsonl")}
+        inside = {events.parent for name in (EVENTS, f"{EVENTS}.xz") for events in place.rglob(name)}
         if waiting:
             inside |= {path for path in place.iterdir() if path.is_dir() and _is_run(path, waiting=True)}
     except OSError as error:

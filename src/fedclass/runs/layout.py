@@ -15,6 +15,7 @@ from fedclass.errors import RunError
 
 Writing = Callable[[], AbstractContextManager[object]]  # around whatever is written to a run
 
+EVENTS = "events.jsonl"
 LEASE_WAIT = 30.0  # seconds that one write may take
 
 
@@ -32,7 +33,9 @@ class RunDirectory:
 
     @property
     def events(self) -> Path:
-        return self.root / "events.jsonl"
+        """Compressed, in a run that is kept as data (runs.kept)."""
+        plain, compressed = self.root / EVENTS, self.root / f"{EVENTS}.xz"
+        return compressed if compressed.exists() and not plain.exists() else plain
 
     @property
     def summary(self) -> Path:
@@ -49,6 +52,10 @@ class RunDirectory:
     @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
+
+    def ended(self, tasks: int) -> Path:
+        """What a federation keeps of the moment when so many tasks were over."""
+        return self.checkpoints / f"ended-{tasks:04d}"
 
     @property
     def finished(self) -> bool:

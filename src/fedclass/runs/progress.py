@@ -1,16 +1,20 @@
 """What happened in a run, in words: a line per event, for log files, pipes and terminals."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedclass.runs.events import (
     Event,
     RoundFinished,
+    RunFailed,
     RunFinished,
     RunResumed,
     RunStarted,
+    SetAside,
+    SiteChanged,
     SitesKnown,
+    SiteTested,
     TaskFinished,
     TaskReused,
     TaskStarted,
@@ -76,7 +80,8 @@ class ProgressLines:
                     f"loss {event.loss:.3f}{accuracy}{left}"
                 )
             case TaskFinished():
-                return f"task {event.task + 1} learned: {accuracy_after(event)} on all classes so far"
+                told = accuracy_after(event) or "not tested, for lack of test images,"
+                return f"task {event.task + 1} learned: {told} on all classes so far"
             case RunFinished():
                 return "finished"
             case SitesKnown():
@@ -85,9 +90,11 @@ class ProgressLines:
             case TaskReused():
                 self.pace.reused.add(event.task)
                 return remark(event)
-            case RunResumed() | Warned() | UpdateRejected() | UpdateMissing():
+            case UpdateRejected() | UpdateMissing() | SetAside():
+                return remark(event, self.pace.started.called)
+            case RunResumed() | Warned() | SiteChanged() | RunFailed():
                 return remark(event)
-            case TaskStarted() | UpdateReceived():
+            case TaskStarted() | UpdateReceived() | SiteTested():
                 return None
 
 
@@ -130,7 +137,13 @@ def accuracy_after(event: RoundFinished | TaskFinished) -> str | None:
     return None if event.accuracy is None else f"accuracy {event.accuracy:.1f} %"
 
 
-def remark(event: RunResumed | TaskReused | Warned | UpdateRejected | UpdateMissing | SitesKnown) -> str:
+Remark = (
+    RunResumed | TaskReused | Warned | UpdateRejected | UpdateMissing | SetAside | SitesKnown | SiteChanged | RunFailed
+)
+
+
+def remark(event: Remark, called: Callable[[int], str] = "client {}".format) -> str:
+    """called: what to call a client."""
     match event:
         case RunResumed():
             return f"goes on from task {event.task + 1}, round {event.round + 1}"
@@ -140,9 +153,17 @@ def remark(event: RunResumed | TaskReused | Warned | UpdateRejected | UpdateMiss
             return f"warning: {event.message}"
         case UpdateRejected():
             where = f"task {event.task + 1}, round {event.round + 1}"
-            return f"{where}: update of client {event.client} rejected: {event.reason}"
+            return f"{where}: update of {called(event.client)} rejected: {event.reason}"
         case UpdateMissing():
-            return f"task {event.task + 1}, round {event.round + 1}: no update of client {event.client}: {event.reason}"
+            where = f"task {event.task + 1}, round {event.round + 1}"
+            return f"{where}: no update of {called(event.client)}: {event.reason}"
+        case SetAside():
+            where = f"task {event.task + 1}, round {event.round + 1}"
+            return f"{where}: {called(event.client)} is set aside for {event.rounds} rounds: {event.reason}"
+        case RunFailed():
+            return f"failed: {event.reason}"
+        case SiteChanged():
+            return f"site {event.site} is {'back' if event.connected else 'away'}"
         case SitesKnown():
             new = event.classes[len(event.classes) - event.tasks[-1] :]
             return f"sites {', '.join(event.sites)}; task {len(event.tasks)} brings {', '.join(new)}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedclass.metrics import accuracy_micro, accuracy_row
+from fedclass.metrics import accuracy_micro_or_none, accuracy_row
 from fedclass.runs.config_file import flat, read_config
 from fedclass.runs.events import (
     Event,
@@ -133,10 +133,9 @@ def figures(event: RoundFinished | TaskFinished, started: RunStarted) -> tuple[i
     for name, counts in (("accuracy", event.confusion), ("validation", event.validation)):
         if counts is not None:
             on_tasks = enumerate(accuracy_row(counts, started.tasks), start=1)
-            values |= {
-                f"{name}/all": accuracy_micro(counts),
-                **{f"{name}/task_{task}": value for task, value in on_tasks},
-            }
+            found = {f"{name}/all": accuracy_micro_or_none(counts)}
+            found |= {f"{name}/task_{task}": value for task, value in on_tasks}
+            values |= {name: value for name, value in found.items() if value is not None}
     return first + started.rounds - 1, values
 
 

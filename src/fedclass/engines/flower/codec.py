@@ -24,10 +24,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class AnnouncementAsked:
-    """federation, task: for which the site says what is fresh."""
+    """federation, task: for which the site says what is fresh.  returns: as in a Plan."""
 
     federation: str
     task: int
+    returns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class _Job:
     round: int
     phase: Phase
     frozen: str
+    quotas: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,8 @@ class _Update:
 # What the server sends.
 
 
-def announcement_asked(federation: str, task: int) -> Frame:
-    return Frame({"ask": "announcement", **asdict(AnnouncementAsked(federation, task))})
+def announcement_asked(federation: str, task: int, returns: Sequence[int] = ()) -> Frame:
+    return Frame({"ask": "announcement", **asdict(AnnouncementAsked(federation, task, tuple(returns)))})
 
 
 def job(plan: Plan, job: Job, *, teacher: bool, broadcast: bool) -> Frame:

@@ -1,11 +1,15 @@
 """Questions to nodes, and their answers, over Flower's Grid."""
 
+import contextlib
+import queue
+import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from flwr.app import Message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedclass.engines.flower import codec
@@ -16,7 +20,16 @@ from fedclass.wire import Announcement, Update
 
 Key = TypeVar("Key", bound=Hashable)
 SPARE = 10.0  # seconds that a message outlives its deadline, so that it is we who say that it is over
+CHECK = 1.0  # seconds between two looks whether this server should still be there
+AT_ONCE = 4  # messages that are looked for in each `poll`; of more, each less often
 MOST_REASON = 500  # characters of what a node says went wrong
+GONE = "is away: its connection was lost"
+MEANING = {
+    ErrorCode.NODE_UNAVAILABLE: GONE,
+    ErrorCode.MESSAGE_UNAVAILABLE: "its answer never arrived whole, or the question was not fetched in time",
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "its answer never arrived whole",
+    ErrorCode.CLIENT_APP_CRASHED: "its process has ended in the middle of the work",
+}
 
 
 @dataclass(frozen=True)
@@ -45,7 +58,11 @@ class Connection:
     def ask(
         self, questions: Mapping[Key, Question], *, seconds: float
     ) -> Iterator[tuple[Key, Announcement | Update | Refusal]]:
-        """Answers as they come; in place of one that does not, the reason why."""
+        """Answers as they come; in place of one that does not, the reason why.
+
+        Flower's pull blocks while a reply that was declared is not there whole, for minutes if its sender has gone. So
+        a thread of its own pulls for each message, and none is waited for past the deadline.
+        """
         sent: dict[str, Key] = {}
         for key, question in questions.items():
             message = Message(question.frame.to_record(), question.node, question.kind, ttl=seconds + SPARE)
@@ -55,22 +72,49 @@ class Connection:
             else:
                 yield key, Refusal("Flower took no message for it", lacks=False)
         until = time.monotonic() + seconds
-        while sent:
-            self.check()
-            for reply in self.grid.pull_messages(list(sent)):
-                asked = sent.pop(reply.metadata.reply_to_message_id, None)
-                if asked is not None:
-                    yield asked, _answer(reply)
-            if sent and time.monotonic() > until:
-                break
-            if sent:
-                time.sleep(self.poll)
+        with self._pulling(list(sent)) as replies:
+            while sent and (left := until - time.monotonic()) > 0:
+                self.check()
+                try:
+                    number, reply = replies.get(timeout=min(left, CHECK))
+                except queue.Empty:
+                    continue
+                if isinstance(reply, Exception):
+                    raise reply
+                yield sent.pop(number), _answer(reply)
         for key in sent.values():
             yield key, Refusal(f"no answer within {seconds:.0f} s", lacks=False)
+
+    @contextlib.contextmanager
+    def _pulling(self, numbers: Sequence[str]) -> Iterator["queue.Queue[tuple[str, Message | Exception]]"]:
+        """Replies to these messages, or what Flower raises, as long as the block lasts."""
+        replies: queue.Queue[tuple[str, Message | Exception]] = queue.Queue()
+        over = threading.Event()
+        pause = self.poll * max(1.0, len(numbers) / AT_ONCE)
+
+        def pull(number: str) -> None:
+            while not over.is_set():
+                try:
+                    for reply in self.grid.pull_messages([number]):
+                        replies.put((number, reply))
+                        return
+                except Exception as error:  # is raised where answers are waited for
+                    replies.put((number, error))
+                    return
+                over.wait(pause)
+
+        for number in numbers:
+            threading.Thread(target=pull, args=[number], daemon=True).start()
+        try:
+            yield replies
+        finally:
+            over.set()
 
 
 def _answer(reply: Message) -> Announcement | Update | Refusal:
     if reply.has_error():
+        if reply.error.code in MEANING:
+            return Refusal(MEANING[reply.error.code], lacks=False)
         reason = " ".join((reply.error.reason or "no reason given").split())[:MOST_REASON]
         return Refusal(f"Flower error {reply.error.code}: {reason}", lacks=False)
     try:

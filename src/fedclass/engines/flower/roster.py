@@ -2,8 +2,7 @@
 
 import re
 import time
-import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from fedclass.engines.flower import codec
 from fedclass.engines.flower.exchange import Connection, Question
@@ -22,16 +21,40 @@ class Roster:
     """The sites that are connected, by the names that they give themselves.
 
     pins: node numbers by name, if a name belongs to one node for good: nodes with keys keep their number, others get a
-    new one whenever they start.
+    new one whenever they start.  returns: as in a Plan.  registered: reads under which name each key was registered, as
+    node numbers by name, None if the site was removed; without such a list, a name belongs to the node that used it
+    first.  withdrawn: reads who takes no part any more.
     """
 
-    def __init__(self, connection: Connection, federation: str, *, seconds: float, pin: bool) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        federation: str,
+        *,
+        seconds: float,
+        pin: bool,
+        returns: Sequence[int] = (),
+        registered: Callable[[], Mapping[str, int | None] | None] = lambda: None,
+        withdrawn: Callable[[], Collection[str]] = tuple,
+    ) -> None:
         self.connection, self.federation, self.seconds, self.pin = connection, federation, seconds, pin
+        self.returns, self.registered, self.withdrawn = returns, registered, withdrawn
         self.pins: dict[str, int] = {}
+        self.removed: set[str] = set()
+        self._all_registered = False
         self.said: dict[str, Announcement] = {}  # by name; also of sites that are away now
         self.silent: dict[int, str] = {}  # nodes that cannot take part, and why
         self._nodes: dict[str, int] = {}
         self._asked: dict[int, float] = {}  # when
+
+    def recall(self, pins: Mapping[str, int]) -> None:
+        """What an earlier server has found out. The list of registered keys knows better."""
+        self.pins = {**pins, **self.pins}
+
+    def called(self, node: int) -> str:
+        """For messages: its site, if it is known whose the node is."""
+        names = [name for name, number in {**self.pins, **self._nodes}.items() if number == node]
+        return f"site {names[0]}" if names else f"a node that has not said its name ({node})"
 
     def node(self, site: str) -> int | None:
         return self._nodes.get(site)
@@ -41,7 +64,7 @@ class Roster:
 
     def refresh(self, task: int) -> list[str]:
         """Ask nodes that are new what they are, and forget those that have gone. Returns sites not heard of before."""
-        present = set(self.connection.nodes())
+        present = self._present()
         self._nodes = {site: node for site, node in self._nodes.items() if node in present}
         old = time.monotonic() - AGAIN
         self.silent = {n: why for n, why in self.silent.items() if n in present and self._asked.get(n, old) > old}
@@ -62,18 +85,29 @@ class Roster:
             time.sleep(self.connection.poll)
 
     def why_silent(self) -> str:
-        reasons = "; ".join(f"node {node}: {reason}" for node, reason in self.silent.items())
+        reasons = "; ".join(f"{self.called(node)}: {reason}" for node, reason in self.silent.items())
         return f" ({reasons})" if reasons else ""
 
     def announcements(self, task: int) -> Mapping[str, Announcement]:
         """What all connected sites hold now."""
-        present = sorted(self.connection.nodes())
+        present = sorted(self._present())
         self._nodes, self.silent = {}, {}
         self._ask(present, task)
         return {site: self.said[site] for site in self._nodes}
 
+    def _present(self) -> set[int]:
+        """The nodes that are connected, of sites that were not removed."""
+        present = set(self.connection.nodes())
+        listed = self.registered() if self.pin else None
+        self._all_registered = listed is not None
+        if listed is not None:
+            self.pins |= {site: node for site, node in listed.items() if node is not None}
+            self.removed = {site for site, node in listed.items() if node is None}
+        self.removed |= set(self.withdrawn())
+        return present
+
     def _ask(self, nodes: list[int], task: int) -> list[str]:
-        frame = codec.announcement_asked(self.federation, task)
+        frame = codec.announcement_asked(self.federation, task, self.returns)
         questions = {node: Question(node, "query", frame) for node in nodes}
         answers = dict(self.connection.ask(questions, seconds=self.seconds)) if questions else {}
         self._asked.update(dict.fromkeys(nodes, time.monotonic()))
@@ -102,23 +136,24 @@ class Roster:
             return str(getattr(answer, "reason", "answered with something else than an announcement"))
         if not NAME.fullmatch(answer.site):
             return f"calls itself {answer.site[:64]!r}; a name has letters, digits, '.', '_' and '-' only"
+        if answer.site in self.removed:
+            return f"calls itself {answer.site!r}, a site that was removed or has withdrawn"
         if self.pins.get(answer.site, node) != node:
-            return f"calls itself {answer.site!r}, which is another node's name"
-        counts = [*answer.classes.values(), *answer.fresh.values()]
-        if len(answer.classes) > MOST_CLASSES or not set(answer.fresh) <= set(answer.classes):
+            return f"calls itself {answer.site!r}: this name is taken, and belongs to another site's key"
+        if self._all_registered and answer.site not in self.pins:
+            return f"calls itself {answer.site!r}: no key is registered under this name (fedclass deploy register)"
+        counts = [*answer.classes.values(), *answer.fresh.values(), *answer.held_out.values()]
+        if max(len(answer.classes), len(answer.held_out)) > MOST_CLASSES or not set(answer.fresh) <= set(
+            answer.classes
+        ):
             return f"{answer.site} announces classes that do not fit together"
-        if not all(map(_is_name, answer.classes)) or not all(n is None or 0 <= n <= MOST_IMAGES for n in counts):
-            return f"{answer.site} announces an impossible class name or count"
+        if not all(n is None or 0 <= n <= MOST_IMAGES for n in counts):
+            return f"{answer.site} announces an impossible count"
         if answer.image is not None and not _is_image(answer.image):
             return f"{answer.site} announces images of an impossible size"
         if sum(len(key) + len(value) for key, value in answer.machine.items()) > MOST_WORDS:
             return f"{answer.site} says too much about its machine"
         return None
-
-
-def _is_name(name: str) -> bool:
-    """Of a class. Control characters would write to the operator's terminal, and lone surrogates are no text at all."""
-    return 0 < len(name) <= 200 and not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name)
 
 
 def _is_image(image: tuple[int, int, int]) -> bool:

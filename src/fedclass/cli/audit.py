@@ -1,0 +1,64 @@
+"""fedclass audit: the log of who contributed what to a federation."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Who contributed what to a federation, and who decided what.", no_args_is_help=True)
+Run = Annotated[Path, typer.Argument(help="The run directory of a federation, on the server's machine.")]
+
+
+@app.command()
+def verify(
+    run: Run,
+    head: Annotated[
+        str | None, typer.Option(help="A hash that an earlier `verify` has printed, and that was noted elsewhere.")
+    ] = None,
+) -> None:
+    """Check that no line was changed, removed or moved. Exit code 1 if one was."""
+    from fedclass.runs.audit import verify
+
+    found = verify(run, head)
+    for flaw in found.flaws:
+        typer.echo(f"TAMPERED: {flaw}")
+    if found.torn:
+        typer.echo(f"the last line was cut short by a crash after {found.torn} bytes; nothing else is missing for that")
+    if found.flaws:
+        raise typer.Exit(1)
+    typer.echo(f"{found.lines} entries, whole and in order; the last is {found.head}")
+    if head is None:
+        typer.echo("note this hash where the server's users cannot write: --head compares with it later")
+
+
+@app.command()
+def export(
+    run: Run,
+    out: Annotated[Path | None, typer.Option(help="A .csv file; without it, JSON lines are printed.")] = None,
+) -> None:
+    """The entries, for other programs: JSON lines, or a CSV file."""
+    import csv
+    import io
+    import json
+
+    from fedclass.runs.audit import entries
+    from fedclass.runs.layout import write_atomically
+
+    rows = list(entries(run))
+    if out is None:
+        for row in rows:
+            typer.echo(json.dumps(row, ensure_ascii=False))
+        return
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO(newline="")
+    table = csv.DictWriter(text, columns)
+    table.writeheader()
+    table.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    write_atomically(out, text.getvalue())
+    typer.echo(f"wrote {out}, {len(rows)} entries")
+
+
+def _cell(value: object) -> object:
+    """A spreadsheet would take a text that begins so for a formula."""
+    text = ", ".join(map(str, value)) if isinstance(value, list) else value
+    return f"'{text}" if isinstance(text, str) and text[:1] in ("=", "+", "-", "@") else text

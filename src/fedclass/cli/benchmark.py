@@ -1,0 +1,342 @@
+"""fedclass benchmark: fixed protocols, results that anyone can check."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedclass.cli.compare import Against, Workers, end
+from fedclass.cli.run import ChangedCode, Reuse, Sinks
+from fedclass.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from fedclass.experiment.config import Experiment
+    from fedclass.experiment.protocol import Protocol
+    from fedclass.report.tables import Table
+    from fedclass.runs.summary import Result
+
+app = typer.Typer(
+    help="Fixed protocols for comparing methods, and results that anyone can check.", no_args_is_help=True
+)
+
+FREE = ("data.path", "partition.path", "train.device", "evaluation.every")  # they change no result
+Places = Annotated[
+    list[str] | None,
+    typer.Option("--set", help=f"Where files are and the like: {', '.join(FREE)}. All else is fixed. Repeatable."),
+]
+Folders = Annotated[
+    list[Path], typer.Argument(help="Folders of `benchmark run` or `benchmark keep`, or folders that hold some.")
+]
+
+
+@app.command("list")
+def list_() -> None:
+    """The protocols, each with a reduced one beside it that takes minutes on two cores.
+
+    `fedclass benchmark run NAME` runs one; NAME-reduced is its reduced one, and results say so.
+    """
+    from rich.table import Table
+
+    from fedclass.cli.display import console
+    from fedclass.experiment.protocol import protocols
+
+    table = Table(box=None, padding=(0, 2))
+    for column in ("protocol", "version", "data", "tasks", "clients", "exemplars", "rounds", "seeds"):
+        table.add_column(column, no_wrap=True)
+    for each in protocols():
+        e = each.experiment()
+        memory = f"{e.memory.per_class} per class" if e.memory.per_class is not None else f"{e.memory.per_client}"
+        tasks = e.stream.tasks if isinstance(e.stream.tasks, list) else [e.stream.tasks]
+        facts = (e.data.name, f"{len(tasks)}", f"{e.partition.clients}", memory)
+        rounds = f"{e.train.rounds} x {e.train.local_epochs}"
+        table.add_row(each.name, str(each.settings.version), *facts, rounds, each.settings.seeds)
+    console.print(table)
+    console.print(
+        "\nExemplars: at each client. Rounds: of a task, times local epochs. What is published and what is ours: "
+        "`fedclass benchmark show NAME`.",
+        highlight=False,
+    )
+
+
+@app.command()
+def show(
+    protocol: Annotated[str, typer.Argument(help="A protocol of `benchmark list`, or a file of your own.")],
+) -> None:
+    """What a protocol fixes, where it is from, and what it runs by default."""
+    from fedclass.cli.display import console
+    from fedclass.experiment.protocol import find_protocol
+    from fedclass.report.rows import text
+
+    found = find_protocol(protocol)
+    about = found.settings
+    lines = [
+        f"{found.title}: {about.about}",
+        f"origin: {about.origin}",
+        *([f"REDUCED, for minutes on two cores: {', '.join(found.reduced_by)}"] if found.reduced_by else []),
+        f"methods: {about.methods}; seeds {about.seeds}; tuned on {about.validation:g} of the training images",
+        f"best settings: {', '.join(f'{name}:best' for name in about.best) or 'none yet'}",
+        f"fixed (sha256 {found.sha256[:16]}):",
+        *(f"  {key} = {text(value)}" for key, value in found.fixed().items()),
+    ]
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
+
+
+@app.command()
+def run(
+    protocol: Annotated[str, typer.Argument(help="A protocol of `benchmark list`, or a file of your own.")],
+    methods: Annotated[
+        str | None,
+        typer.Option(help="As in `fedclass compare`; NAME:best has the settings that were tuned for this protocol."),
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Such as 0,1,2 or 0-4. Default: the protocol's.")] = None,
+    places: Places = None,
+    against: Against = None,
+    out: Annotated[
+        Path, typer.Option(help="Folder for protocols and their runs. The same command goes on where it stopped.")
+    ] = Path("runs/benchmark"),
+    workers: Workers = None,
+    reuse: Reuse = True,
+    changed_code: ChangedCode = False,
+    sinks: Sinks = None,
+) -> None:
+    """Run methods on a protocol, with the same images, partition and first weights for each seed.
+
+    Nothing of a protocol can be changed but where its files are. Methods bring parameters of their own, as in
+    --methods fedclass:beta=8. Results go to OUT/PROTOCOL-vVERSION; more methods or seeds can be added later.
+
+    Example:  fedclass benchmark run digits_5task-reduced --methods fedavg,fedeven --seeds 0-2
+    """
+    from fedclass.experiment.grid import Member, expand
+    from fedclass.experiment.protocol import find_protocol
+    from fedclass.studies import How, carry_out, said_when_stopped
+
+    found = find_protocol(protocol)
+    _only_places(places or ())
+    root = out / found.folder
+    overrides = [*found.overrides, *(places or ())]
+    choices, numbers = found.choices(methods), found.seeds(seeds)
+    members: list[Member] = expand(found.recipe, choices, overrides=overrides, seeds=numbers, root=root)
+    for member in members:
+        found.check(member.experiment, where=f"--methods {member.choice.name}")
+    found.check_folder(root)
+    how = How(workers, reuse, changed_code, sinks or ())
+    with said_when_stopped(root, "type the same again"):
+        failures = carry_out(members, how, against=against, prepared=lambda: found.write(root))
+    if len(failures) < len(members):
+        _print([root], against=against)
+    end(members, failures)
+
+
+@app.command()
+def table(
+    folders: Folders,
+    against: Against = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown instead.")] = False,
+) -> None:
+    """Results by protocol: mean and deviation, paired intervals, bytes sent, memory, time, and a hash for each run.
+
+    Example:  fedclass benchmark table runs/benchmark --against fedavg
+    """
+    from fedclass.report.benchmark import benchmark_markdown
+
+    if markdown:
+        print(benchmark_markdown([_block(*found, against=against) for found in _read(folders)]), end="")
+    else:
+        _print(folders, against=against)
+
+
+@app.command()
+def page(
+    folder: Annotated[Path, typer.Argument(help="The folder of one protocol, or, for Markdown, one that holds some.")],
+    out: Annotated[
+        Path | None, typer.Option(help="A file that ends in .html, or in .md. Default: benchmark.html in the folder.")
+    ] = None,
+    against: Against = None,
+) -> None:
+    """A page of results: one HTML file that needs no network, with all tables and charts; or Markdown, tables only.
+
+    Example:  fedclass benchmark page runs/benchmark/digits_5task-reduced-v1
+    """
+    from fedclass.report.benchmark import benchmark_markdown, benchmark_tables
+    from fedclass.report.history import read_history
+    from fedclass.report.html import build
+    from fedclass.runs.layout import write_atomically
+
+    out = out or folder / "benchmark.html"
+    if out.suffix not in (".html", ".md"):
+        raise ConfigError(f"--out {out}: let the name end in .html or .md")
+    found = _read([folder])
+    if out.suffix == ".md":
+        blocks = [_block(*each, against=against) for each in found]
+        content = f"{PAGE_TITLE}\n{benchmark_markdown(blocks)}"
+    else:
+        if len(found) > 1:
+            raise ConfigError(f"{folder}: holds several protocols; name one of them: {found[0][0].folder}, ...")
+        ((protocol, results, usual),) = found
+        histories = [read_history(result.path) for result in results]
+        content = build(
+            histories,
+            title=f"Benchmark: {protocol.title}",
+            tables=benchmark_tables(results, against=against or usual),
+            notes=_about(protocol),
+        ).page
+    write_atomically(out, content)
+    typer.echo(f"page: {out}")
+
+
+@app.command()
+def keep(
+    folders: Folders,
+    out: Annotated[Path, typer.Option(help="Where to keep them, by protocol.")] = Path("results/benchmark"),
+) -> None:
+    """Keep finished runs as small data: recipe, summary, compressed events, and the SHA-256 of each.
+
+    `benchmark table`, `page` and `verify` read what is kept; nothing is trained again.
+    """
+    from fedclass.runs.kept import keep as keep_run
+    from fedclass.runs.order import Order
+
+    for protocol, results, against in _read(folders):
+        folder = out / protocol.folder
+        protocol.write(folder)
+        for result in results:
+            keep_run(result.path, folder / result.path.name)
+        Order(tuple(result.path.name for result in results), against).write(folder)
+        typer.echo(f"{folder}: {len(results)} run{'s' if len(results) > 1 else ''}")
+
+
+@app.command()
+def verify(
+    result: Annotated[Path, typer.Argument(help="A run: its folder, or a file in it, kept or not.")],
+    places: Places = None,
+    out: Annotated[Path | None, typer.Option(help="Directory for the new run. Default: below runs/.")] = None,
+    workers: Workers = None,
+) -> None:
+    """Run a result again and compare: the hash of its weights, and every figure. Exit code 0 if they are the same.
+
+    A result that was changed after it was kept is refused before anything is run, and so are other images.
+
+    Example:  fedclass benchmark verify results/benchmark/digits_5task-reduced-v1/fedavg-s0
+    """
+    from fedclass.cli.display import console, display, print_table
+    from fedclass.experiment.launch import run_one
+    from fedclass.experiment.setup import prepare
+    from fedclass.report.verify import compared
+    from fedclass.runs.kept import NAME, check
+    from fedclass.runs.layout import fresh
+    from fedclass.runs.summary import Result
+    from fedclass.studies import said_when_stopped
+
+    root = result.parent if result.is_file() else result
+    known = check(root) if (root / NAME).exists() else Result.read(root)
+    experiment = _again(root, places or ())
+    _check_images(root, prepare(experiment).stream.data.sha256)
+    target = out or fresh(f"verify-{root.name}")
+    with said_when_stopped(target, "type the same again"), display([root.name]) as shown:
+        run_one(experiment, target, lambda event: shown.tell(0, event), engine=None, workers=workers, go_on=True)
+    found = compared(known, Result.read(target))
+    print_table(found.table)
+    console.print(found.verdict, highlight=False)
+    if not found.same:
+        raise typer.Exit(1)
+
+
+PAGE_TITLE = """\
+# Benchmark results
+
+Made from the runs in `results/benchmark` by `fedclass benchmark page`; a test compares it with them.
+[Benchmark](benchmark.md) says what is compared, and how to add a result or check one.
+"""
+
+
+def _only_places(overrides: Sequence[str]) -> None:
+    for word in overrides:
+        if word.partition("=")[0].strip() not in FREE:
+            raise ConfigError(
+                f"--set {word}: a protocol is fixed; only {', '.join(FREE)} can be set. `fedclass compare` takes any "
+                "key; parameters of a method are given as in --methods fedclass:beta=8"
+            )
+
+
+def _again(root: Path, places: Sequence[str]) -> "Experiment":
+    from fedclass.experiment.recipe import load
+    from fedclass.runs.layout import RunDirectory
+
+    _only_places(places)
+    return load(str(RunDirectory(root).config), places)
+
+
+def _check_images(root: Path, sha256: str) -> None:
+    from fedclass.runs.events import RunStarted, read_events
+    from fedclass.runs.layout import RunDirectory
+
+    started = next(event for event in read_events(RunDirectory(root).events) if isinstance(event, RunStarted))
+    if started.dataset_sha256 != sha256:
+        raise RunError(
+            f"{root}: was made with other images of {started.dataset} (sha256 {started.dataset_sha256[:16]}) than "
+            f"those here ({sha256[:16]}); --set data.path says where the same ones are"
+        )
+
+
+def _read(folders: Sequence[Path]) -> "list[tuple[Protocol, list[Result], str | None]]":
+    """Finished runs by protocol, and the row that they were compared with.
+
+    Those that do not belong to the folder's protocol are refused, and those that were changed, too.
+    """
+    from fedclass.experiment.protocol import STORED, Protocol
+    from fedclass.experiment.recipe import experiment
+    from fedclass.report.collect import collect
+    from fedclass.runs.config_file import read_config
+    from fedclass.runs.kept import NAME, check
+
+    def warn(message: str) -> None:
+        print(f"warning: {message}", file=sys.stderr)
+
+    found = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise RunError(f"{folder}: no such folder; `fedclass benchmark run` makes one")
+        stored = sorted(path.parent for path in folder.rglob(STORED))
+        if not stored:
+            raise RunError(
+                f"{folder}: holds no results of a protocol (no {STORED}); `fedclass benchmark run` makes some"
+            )
+        for each in stored:
+            protocol = Protocol.stored(each)
+            results, usual = collect([each], warn)
+            for result in results:
+                if (result.path / NAME).exists():
+                    check(result.path)
+                protocol.check(experiment(read_config(result.path), where=str(result.path)), where=str(result.path))
+            found.append((protocol, results, usual))
+    return found
+
+
+def _about(protocol: "Protocol") -> list[str]:
+    about = protocol.settings
+    lines = [f"{about.about}. Origin: {about.origin}."]
+    if protocol.reduced_by:
+        lines.append(f"REDUCED, so that it takes minutes on two cores: {', '.join(protocol.reduced_by)}.")
+    return lines
+
+
+def _block(
+    protocol: "Protocol", results: "list[Result]", usual: str | None, *, against: str | None
+) -> "tuple[str, list[str], list[Table]]":
+    from fedclass.report.benchmark import benchmark_tables
+
+    return protocol.title, _about(protocol), benchmark_tables(results, against=against or usual)
+
+
+def _print(folders: Sequence[Path], *, against: str | None) -> None:
+    from fedclass.cli.display import console, print_table
+
+    for title, about, tables in (_block(*found, against=against) for found in _read(folders)):
+        console.rule(title, align="left")
+        for line in about:
+            console.print(line, highlight=False, markup=False)
+        for each in tables:
+            print_table(each)

@@ -1,0 +1,17 @@
+"""For commands that need the extra `flower`."""
+
+import contextlib
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def needs_flower() -> Iterator[None]:
+    """Around the imports of what needs the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in ("flwr", "cryptography"):
+            raise
+        from fedclass.errors import ConfigError
+
+        raise ConfigError("this needs Flower; pip install 'fedclass[flower]'") from None

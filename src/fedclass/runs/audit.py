@@ -1,0 +1,170 @@
+"""Who contributed what to a federation, and who decided what: append-only, each line chained to the one before it.
+
+    RUN/audit.jsonl   a JSON object per line. `previous` is the `sha256` of the line before, and `sha256` that of the
+                      line itself without this field
+    RUN/audit.head    the number and hash of the last line, written after it
+
+Going back, resuming or a crash never shortens it. A line that a crash cut short is told apart from one that was
+changed: it is the last one, and has no end of line. Whoever may write the folder could write a whole new chain;
+a copy of the head that is kept elsewhere shows that (`fedclass audit verify --head`).
+"""
+
+import getpass
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from filelock import FileLock
+
+from fedclass.errors import RunError
+from fedclass.runs.layout import write_atomically
+
+FILE, HEAD = "audit.jsonl", "audit.head"
+FIRST = "0" * 64  # what the first line follows
+BLOCK = 1 << 16
+Entry = dict[str, Any]
+
+
+def operator() -> str:
+    """The user who types a command, as the machine knows them."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        name = "?"
+    return f"{name} (uid {os.getuid()})"
+
+
+def append(root: Path, kind: str, **facts: Any) -> None:
+    """Add a line. Of several processes, one writes at a time."""
+    with FileLock(root / ".audit.lock", timeout=30), (root / FILE).open("a+b") as file:
+        number, previous = _mended(file)
+        entry = {"number": number + 1, "time": round(time.time(), 3), "kind": kind, **facts, "previous": previous}
+        entry["sha256"] = _digest(entry)
+        file.write((json.dumps(entry, ensure_ascii=False) + "\n").encode())
+        file.flush()
+        os.fsync(file.fileno())
+        write_atomically(root / HEAD, json.dumps({"number": entry["number"], "sha256": entry["sha256"]}) + "\n")
+
+
+def _mended(file: BinaryIO) -> tuple[int, str]:
+    """Number and hash of the last whole line. What a crash left of one after it gives way to a line that says so."""
+    last, torn = _tail(file)
+    if last is None:
+        number, previous = 0, FIRST
+    else:
+        try:
+            entry = json.loads(last)
+            number, previous = int(entry["number"]), str(entry["sha256"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(
+                f"{file.name}: its last line is no entry ({error}); `fedclass audit verify` tells more"
+            ) from error
+    if torn:
+        file.truncate(file.seek(0, os.SEEK_END) - len(torn))
+        entry = {"number": number + 1, "time": round(time.time(), 3), "kind": "torn", "bytes": len(torn)}
+        entry |= {"of": hashlib.sha256(torn).hexdigest(), "previous": previous}
+        entry["sha256"] = _digest(entry)
+        file.write((json.dumps(entry) + "\n").encode())
+        number, previous = number + 1, entry["sha256"]
+    return number, previous
+
+
+def _tail(file: BinaryIO) -> tuple[bytes | None, bytes]:
+    """The last whole line, if any, and what follows it."""
+    end, found = file.seek(0, os.SEEK_END), b""
+    while end and found.count(b"\n") < 2:
+        end = max(0, end - BLOCK)
+        file.seek(end)
+        found = file.read()
+    *lines, torn = found.split(b"\n")
+    return (lines[-1] if lines else None), torn
+
+
+def _digest(entry: Mapping[str, Any]) -> str:
+    content = {name: value for name, value in entry.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """lines: how many are whole.  head: the hash of the last.  flaws: what was tampered with, in words.
+    torn: bytes of a last line that a crash cut short.
+    """
+
+    lines: int
+    head: str
+    flaws: list[str]
+    torn: int
+
+
+def verify(root: Path, head: str | None = None) -> Verdict:
+    """Look at every line. head: a hash that was noted elsewhere, and must be one of the chain's."""
+    content = _content(root)
+    *lines, torn = content.split(b"\n")
+    flaws, hashes, previous, expected = list[str](), {FIRST: 0}, FIRST, 1
+    for at, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line)
+            number, follows, own = int(entry["number"]), str(entry["previous"]), str(entry["sha256"])
+        except (ValueError, KeyError, TypeError):
+            flaws.append(f"line {at} is no entry: it was changed")
+            expected += 1
+            continue
+        if own != _digest(entry):
+            flaws.append(f"line {at} (entry {number}) was changed: its content does not match its hash")
+        elif follows != previous:
+            flaws.append(_gap(at, number, expected))
+        hashes[own] = number
+        previous, expected = own, number + 1
+    flaws += _head_flaws(root, hashes, head)
+    return Verdict(len(lines), previous, flaws, len(torn))
+
+
+def _gap(at: int, number: int, expected: int) -> str:
+    if number > expected:
+        gone = f"entry {expected}" if number == expected + 1 else f"entries {expected} to {number - 1}"
+        return f"line {at} (entry {number}) does not follow the line before it: {gone} was removed or moved"
+    if number < expected:
+        return f"line {at} (entry {number}) is out of order: entry {expected} was expected"
+    return f"line {at} (entry {number}) does not follow the line before it: one of them was replaced"
+
+
+def _head_flaws(root: Path, hashes: Mapping[str, int], head: str | None) -> list[str]:
+    flaws = []
+    try:
+        noted = json.loads((root / HEAD).read_bytes())
+        if hashes.get(noted["sha256"]) != noted["number"]:
+            flaws.append(
+                f"entry {noted['number']}, the last that was written, is not there: lines were removed at the end"
+            )
+    except FileNotFoundError:
+        flaws.append(f"{HEAD} is missing: whether lines were removed at the end cannot be told")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        flaws.append(f"{HEAD} is damaged ({error})")
+    if head is not None and head not in hashes:
+        flaws.append(f"the chain has no entry {head[:12]}..., which was noted elsewhere: it was written anew")
+    return flaws
+
+
+def entries(root: Path) -> Iterator[Entry]:
+    """All that can be read; `verify` says whether it is what was written."""
+    *lines, _ = _content(root).split(b"\n")
+    for line in lines:
+        try:
+            yield json.loads(line)
+        except ValueError:
+            yield {"kind": "unreadable"}
+
+
+def _content(root: Path) -> bytes:
+    try:
+        return (root / FILE).read_bytes()
+    except FileNotFoundError:
+        raise RunError(f"{root}: has no {FILE}; only federations write one, from version 0.2 on") from None
+    except OSError as error:
+        raise RunError(f"{root / FILE}: cannot be read ({error.strerror})") from error

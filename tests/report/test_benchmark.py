@@ -1,0 +1,46 @@
+"""Tables of a protocol: differences where seeds allow them, costs, and what to check a run by."""
+
+from fedclass.report.benchmark import benchmark_tables
+from fedclass.report.verify import compared
+
+COST = {"bytes_up": 2_000_000, "bytes_down": 3_000_000, "seconds": 90.0, "weights_sha256": "ab" * 32, "bwt": -1.0}
+KEPT = {"exemplars": 1000, "rows": 200, "clients": 30, "server": 4, "teacher": 5000}
+
+
+def test_costs_are_means_over_seeds_and_memory_leaves_the_teacher_out(result):
+    runs = [result(method, seed, memory_bytes=KEPT, **COST) for method in ("fedavg", "derpp") for seed in (0, 1)]
+    results, differences, costs, checks = benchmark_tables(runs)
+    assert results.rows[0][0] == "fedavg (paper)"
+    assert differences.title == "Differences from fedavg (paper), paired over seeds 0, 1"
+    assert costs.rows[1] == ("derpp (paper)", "2.0 MB", "3.0 MB", "1.2 kB", "5.0 kB", "1 min 30 s")
+    assert checks.rows[3][:4] == ("derpp (paper)", "1", "60.0", "abababababababab")
+
+
+def test_the_worst_client_and_the_spread_are_shown_where_runs_have_them(result):
+    clients = {"accuracy_worst_client": 40.0, "accuracy_deviation_over_clients": 3.0}
+    tables = benchmark_tables([result("fedavg", seed, **COST, **clients) for seed in (0, 1)])
+    (shown,) = [table for table in tables if table.title == "Clients"]
+    assert shown.rows == (("fedavg (paper)", "40.0 ± 0.0", "3.0 ± 0.0"),)
+
+
+def test_runs_from_before_memory_was_noted_say_nothing_of_it(result):
+    _, costs, _ = benchmark_tables([result("fedavg", **COST)])
+    assert costs.rows[0][3:5] == ("-", "-")
+
+
+def test_rows_with_other_seeds_are_shown_and_not_compared(result):
+    runs = [result("fedavg", 0, **COST), result("fedavg", 1, **COST), result("derpp", 0, **COST)]
+    first, costs, _ = benchmark_tables(runs)
+    assert costs.title.startswith("What it costs")
+    assert first.notes[-1].startswith("No differences are taken: seeds differ: derpp (paper) lacks 1;")
+
+
+def test_a_run_that_comes_out_otherwise_is_told_figure_by_figure(result):
+    known = result("fedavg", code={"fedclass": "a"}, **COST)
+    same = compared(known, result("fedavg", code={"fedclass": "a"}, **COST))
+    assert (same.same, same.verdict) == (True, "Verified: the same weights, to the bit, and the same figures.")
+    other = compared(known, result("fedavg", overall=60.0001, code={"fedclass": "b"}, **COST))
+    assert not other.same
+    assert other.verdict.startswith("NOT the same: accuracy_last (fedclass's code is another one than the result's")
+    assert ("accuracy_last", "60.0000", "60.0001", "differs") in other.table.rows
+    assert ("weights_sha256", "abababababababab", "abababababababab", "same") in other.table.rows
