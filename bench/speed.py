@@ -29,8 +29,9 @@ from torch import Tensor, nn
 
 from fedclass.data.image_set import ImageSet, Split
 from fedclass.data.stream import Stream
-from fedclass.engines.processes import Processes, keep_freed_memory
+from fedclass.engines.processes import Processes
 from fedclass.engines.shared import Shared
+from fedclass.engines.starting import keep_freed_memory
 from fedclass.experiment.launch import cores
 from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.recipe import load

@@ -26,9 +26,12 @@ from fedclass.runs.summary import Result
 from fedclass.sinks import open_sinks
 
 if TYPE_CHECKING:  # brings PyTorch along, which tables do without
+    from fedclass.cli.budget import Found
+    from fedclass.cli.foresee import Row
     from fedclass.experiment.config import Experiment
     from fedclass.experiment.grid import Choice, Member
     from fedclass.methods import Method
+    from fedclass.runs.outlook import Outlook
 
 Seeds = str | int | Iterable[int]
 Overrides = Sequence[str] | Mapping[str, object]
@@ -36,7 +39,10 @@ Overrides = Sequence[str] | Mapping[str, object]
 
 @dataclass(frozen=True)
 class How:
-    """The options of all that carries out several runs. again: what to do after a stop, given the folder."""
+    """The options of all that carries out several runs.
+
+    again: what to do after a stop, given the folder.  dry_run: only foresee what would be trained.
+    """
 
     workers: int | None = None
     reuse: bool = True
@@ -44,11 +50,24 @@ class How:
     sinks: Sequence[str] = ()
     progress: bool = True
     again: Callable[[Path], str] = lambda root: f"call it again with out={str(root)!r}"
+    nice: int = 0
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """Between settings, by validation images. budget: in full runs; none: all are run.  save: the best will be kept."""
+
+    budget: float | None = None
+    save: bool = False
+
+
+NO_CHOICE = Choosing()
 
 
 @dataclass(frozen=True)
 class Study:
-    """Runs that have been carried out. failures: by the member's number."""
+    """Runs that have been carried out, or foreseen. failures: by the member's number.  found: the best, by a budget."""
 
     root: Path
     members: "Sequence[Member]"
@@ -56,14 +75,18 @@ class Study:
     tables: Sequence[Table] = ()
     failures: Mapping[int, FedclassError] = field(default_factory=dict)
     against: str | None = None
+    foreseen: "Sequence[Row]" = ()
+    found: "Found | None" = None
 
     def records(self) -> list[Record]:
-        """One for each run, as in results.csv; what failed is raised."""
+        """One for each run, as in results.csv, or of what is left to do of it; what failed is raised."""
         if self.failures:
             known = names(self.members)
             told = "; ".join(f"{known[number]}: {failure}" for number, failure in self.failures.items())
             kind = type(next(iter(self.failures.values())))
             raise kind(f"{self.root}: {len(self.failures)} of {len(self.members)} runs failed: {told}")
+        if self.foreseen:
+            return [row.record() for row in self.foreseen]
         return run_records(self.results, against=self.against)
 
 
@@ -78,6 +101,8 @@ def compare(
     workers: int | None = None,
     reuse: bool = True,
     changed_code: bool = False,
+    nice: int = 0,
+    dry_run: bool = False,
     sinks: Sequence[str] = (),
     progress: bool = True,
 ) -> list[Record]:
@@ -86,11 +111,13 @@ def compare(
     methods: names, such as "fedclass:beta=8", your own classes, or objects of them.  against: the row that differences
     are taken from; by default the first.  out: the folder for all runs, by default one below runs/; the same call goes
     on where it stopped.  workers: cores to use, by default all.  reuse: take over tasks that an earlier run with the
-    same beginning learned.  changed_code: take what the folder holds although code has changed since.
+    same beginning learned.  changed_code: take what the folder holds although code has changed since.  nice: from 0 to
+    19, how far other programs go first; it holds for this process until it ends.  dry_run: train nothing; the records
+    say what is left to do of each run, and how long it would take here, by a short calibration.
     """
     from fedclass.experiment.grid import methods_given
 
-    how = How(workers, reuse, changed_code, sinks, progress)
+    how = How(workers, reuse, changed_code, sinks, progress, nice=nice, dry_run=dry_run)
     return compared(recipe, methods_given(methods), seeds, overrides, against=against, out=out, how=how).records()
 
 
@@ -100,11 +127,15 @@ def sweep(
     *,
     method: "str | type[Method] | Method | None" = None,
     seeds: Seeds = 0,
+    budget: float | None = None,
+    save: Place | None = None,
     against: str | None = None,
     out: Place | None = None,
     workers: int | None = None,
     reuse: bool = True,
     changed_code: bool = False,
+    nice: int = 0,
+    dry_run: bool = False,
     sinks: Sequence[str] = (),
     progress: bool = True,
 ) -> list[Record]:
@@ -113,14 +144,23 @@ def sweep(
     settings: {"method.beta": [0, 1, 3], "data.validation": 0.1}, a list for what is varied; a list that is one value
     stands in a list of its own, {"stream.tasks": [[5, 5], [2, 8]]}. Or as typed: ["method.beta=0,1,3"].
 
-    With data.validation, rows are compared on images that clients hold out, and only the best has test figures. The
-    other arguments are those of `compare`.
+    With data.validation, rows are compared on images that clients hold out, and only the best has test figures.
+
+    budget: spend no more than so many full runs (all tasks, one seed), by successive halving on validation images; the
+    records are those of the best.  save: write the best values to this TOML file, under the method's name. The other
+    arguments are those of `compare`.
     """
+    from fedclass.cli.budget import save_found
     from fedclass.experiment.grid import read_sweep
 
-    how = How(workers, reuse, changed_code, sinks, progress)
+    how = How(workers, reuse, changed_code, sinks, progress, nice=nice, dry_run=dry_run)
     choices = read_sweep(settings, method=method)
-    return compared(recipe, choices, seeds, (), against=against, out=out, how=how, kind="sweep").records()
+    choosing = Choosing(budget, save is not None)
+    study = compared(recipe, choices, seeds, (), against=against, out=out, how=how, kind="sweep", choosing=choosing)
+    records = study.records()
+    if save is not None and not dry_run:
+        save_found(study, Path(save).expanduser(), recipe=recipe)
+    return records
 
 
 def table(places: Place | Iterable[Place], *, against: str | None = None) -> list[Record]:
@@ -149,16 +189,26 @@ def compared(
     out: Place | None,
     how: How,
     kind: str = "compare",
+    choosing: Choosing = NO_CHOICE,
     told: "Callable[[Experiment], None]" = lambda _: None,
 ) -> Study:
     """Run what is missing; write results.md, results.tex and results.csv. told: hears of the first experiment."""
+    from fedclass.cli.budget import check_choosing, search
+    from fedclass.cli.foresee import foreseen
+    from fedclass.engines.starting import be_nice
     from fedclass.experiment.grid import expand, read_seeds
 
+    be_nice(how.nice)
     root = Path(out).expanduser() if out is not None else fresh(f"{Path(recipe or 'defaults').stem}-{kind}")
     members = expand(recipe, choices, overrides=overrides, seeds=read_seeds(seeds), root=root)
     told(members[0].experiment)
     if against is not None:
         _check_reference(members, against)
+    check_choosing(members, choosing, against=against, dry_run=how.dry_run)
+    if how.dry_run:
+        return Study(root, members, foreseen=foreseen(members, how))
+    if choosing.budget is not None:
+        return search(members, root, budget=choosing.budget, how=how)
     with said_when_stopped(root, how.again(root)):
         failures = carry_out(members, how, against=against)
     finished = [Result.read(member.path) for number, member in enumerate(members) if number not in failures]
@@ -176,18 +226,26 @@ def carry_out(
     how: How,
     *,
     against: str | None = None,
+    until: Sequence[int] | None = None,
     prepared: Callable[[], None] = lambda: None,
 ) -> dict[int, FedclassError]:
-    """Run what is missing, shown live. Returns failures by the member's number.
+    """Run what is missing, shown live. Returns failures by the member's number. until: tasks after which each stops.
 
     `fedclass table` will show the runs in the order of the members, and differences from the row `against`.
     prepared: is called once nothing can be wrong any more with any run, before the first one is run.
     """
     from fedclass.cli.display import display
     from fedclass.experiment.parallel import run_all
+    from fedclass.runs.outlook import TimeLeft
 
-    def begin() -> None:
+    left = TimeLeft([])
+
+    def begin(outlooks: "Sequence[Outlook]") -> None:
+        nonlocal left
         prepared()
+        left = TimeLeft(outlooks)
+        if shown is not None:
+            shown.expect(left)
         for folder in dict.fromkeys(member.path.parent for member in members):
             inside = [member.path.name for member in members if member.path.parent == folder]
             Order(tuple(inside), against).write(folder)
@@ -199,6 +257,7 @@ def carry_out(
         shown = stack.enter_context(display(names(members), finished=finished)) if how.progress else None
 
         def listen(number: int, event: Event) -> None:
+            left.tell(number, event)
             if shown is not None:
                 shown.tell(number, event)
             record(number, event)
@@ -209,7 +268,9 @@ def carry_out(
             listen=listen,
             reuse=how.reuse,
             changed_code=how.changed_code,
+            until=until,
             prepared=begin,
+            failed=lambda number: left.drop(number),
         )
 
 

@@ -29,6 +29,7 @@ from fedclass.runs.events import (
     Warned,
 )
 from fedclass.runs.layout import RunDirectory, write_atomically
+from fedclass.runs.outlook import Outlook, TimeLeft
 
 # Fails if anything imports torch on the way.
 WATCH = [
@@ -267,8 +268,9 @@ def test_bars_follow_a_run_that_goes_on_and_a_task_that_is_reused(capsys: pytest
     assert (bar.total, bar.completed) == (6, 3)
     assert bar.fields["where"] == "task 1/2, round 3/3"
     assert bar.fields["accuracy"] == "accuracy 90.0 %"
-    assert bar.fields["left"] == "elapsed, 0:00:06 left"
-    live.tell(0, a_round(1, 0))
+    assert bar.fields["left"] == "", "what is taken over takes no time"
+    live.tell(0, a_round(1, 0, seconds=7.0))
+    assert bar.fields["left"] == "elapsed, 0:00:14 left"  # two rounds of 7 s; those of 2 s were another run's
     live.tell(0, RunResumed(task=1, round=0, machine={}))
     assert bar.completed == 3
     live.tell(0, UpdateReceived(task=1, round=0, done=1, of=2))
@@ -293,9 +295,51 @@ def test_a_bar_that_joins_late_is_as_old_as_the_rounds_before_it() -> None:
 
 def test_lines_tell_of_a_run_that_goes_on_and_a_task_that_is_reused(capsys: pytest.CaptureFixture[str]) -> None:
     plain = Plain(["mine"])
-    for event in (STARTED, TaskReused(task=0, key="ab"), RunResumed(task=1, round=2, machine={})):
+    for event in (STARTED, TaskReused(task=0, key="ab"), a_round(0, 2), RunResumed(task=1, round=2, machine={})):
         plain.tell(0, event)
     assert capsys.readouterr().out.splitlines()[1:] == [
         "mine: task 1 taken from an earlier run with the same beginning",
+        "mine: task 1/2, round 3/3, 2 clients, loss 0.500, accuracy 30.0 %",
         "mine: goes on from task 2, round 3",
     ]
+
+
+def test_several_runs_show_what_is_left_of_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two runs of two tasks, 3 x 10 images each; the second takes over its first task. 10 of 90 images take 6 s."""
+    now = 0.0
+    left = TimeLeft([Outlook((30, 30), 3), Outlook((30, 30), 3, cached=1)], clock=lambda: now)
+    live, plain = Live(["a", "b"]), Plain(["a", "b"])
+    events: list[tuple[int, Event]] = [
+        (0, STARTED),
+        (1, STARTED),
+        (1, TaskReused(task=0, key="ab")),
+        (1, a_round(0, 2)),
+    ]
+    live.expect(left)
+    plain.expect(left)
+    for number, event in [*events, (0, a_round(0, 0))]:
+        now = 6.0 if number == 0 and isinstance(event, RoundFinished) else now
+        left.tell(number, event)
+        live.tell(number, event)
+        plain.tell(number, event)
+    bar = live.progress.tasks[-1]
+    assert bar.fields["left"] == "elapsed, 0:00:48 left"  # 80 of 90 images
+    assert bar.completed == pytest.approx(1 / 9)
+    *_, replayed, trained = capsys.readouterr().out.splitlines()
+    assert replayed == "b: task 1/2, round 3/3, 2 clients, loss 0.500, accuracy 30.0 %"
+    assert trained.endswith("about 10 s left; all runs: about 0:00:48 left")
+
+
+def test_rounds_that_are_read_again_show_no_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+    left = TimeLeft([Outlook((30, 30), 3, done=2)])
+    live, plain = Live(["a"]), Plain(["a"])
+    live.expect(left)
+    plain.expect(left)
+    shown = []
+    for event in (STARTED, a_round(0, 0), a_round(0, 1), RunResumed(task=0, round=2, machine={}), a_round(0, 2)):
+        live.tell(0, event)
+        plain.tell(0, event)
+        shown.append(live.progress.tasks[0].fields["left"])
+    assert shown == ["", "", "", "", "elapsed, 0:00:06 left"]
+    rounds = [line for line in capsys.readouterr().out.splitlines() if "loss" in line]
+    assert [line.endswith(" left") for line in rounds] == [False, False, True]

@@ -1,5 +1,7 @@
 """Drawn digits: what an image depends on, what its colours promise, and the file that spares drawing them again."""
 
+import hashlib
+
 import numpy as np
 import pytest
 
@@ -108,6 +110,29 @@ def test_a_fraction_draws_the_beginning_of_each_class(tmp_path, drawn):
     assert images.classes == tuple("0123456789")
     assert images.official
     assert not list(tmp_path.iterdir())  # a few hundred images deserve no file
+
+
+def test_digits_have_the_bits_of_ever(drawn):
+    """Whatever else can be drawn; the hash is of this machine's FreeType, so that only glyphs like its own count."""
+    if synnum.glyphs().digest != "d12920f7":
+        pytest.skip("another FreeType draws other glyphs; nothing helps")
+    assert hashlib.sha256(drawn.images[:300].tobytes()).hexdigest()[:16] == "e403e5c97278d105"
+
+
+def test_characters_are_drawn_like_digits_and_fit_into_their_images(tmp_path):
+    alphabet = synnum.CHARACTERS
+    assert len(set(alphabet.characters)) == len(alphabet.characters) == 52
+    atlas = synnum.glyphs(alphabet)
+    assert atlas.widths.max() <= synnum.GLYPH + 1
+    assert (atlas.masks.sum((2, 3)) > 20).all(), "every font has every character"
+    np.testing.assert_array_equal(atlas.masks[:, :10], synnum.glyphs().masks)
+    for font in range(len(synnum.FONTS)):
+        assert len(np.unique(atlas.masks[font].reshape(52, -1), axis=0)) == 52
+    images = load("drawn-characters", path=tmp_path, fraction=1 / 6000, test_fraction=1 / 1000)
+    assert images.classes == tuple(alphabet.characters)
+    np.testing.assert_array_equal(images.train.labels, np.arange(52))
+    np.testing.assert_array_equal(images.train.images, synnum.draw(52, alphabet=alphabet).images)
+    assert (images.train.images[:10] != synnum.draw(10).images).mean() > 0.9, "a stream of its own"
 
 
 class TestCache:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import write_tiny
 from fedclass.engines.inprocess import InProcess
 from fedclass.engines.processes import Processes
 from fedclass.engines.shared import Shared
@@ -20,6 +21,7 @@ from fedclass.errors import ClientError
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.launch import run_one
 from fedclass.experiment.setup import Setup, prepare
+from fedclass.federation.evaluate import confusion, parts
 from fedclass.federation.store import MemoryStore
 from fedclass.wire import Job, Update, sha256
 
@@ -69,10 +71,11 @@ def test_any_number_of_workers_gives_the_bits_of_one_process(
         assert (root / "model.safetensors").read_bytes() == (tmp_path / "alone" / "model.safetensors").read_bytes()
 
 
-def test_one_pool_through_all_that_may_happen_to_it(tiny: Tiny) -> None:
+def test_one_pool_through_all_that_may_happen_to_it(tiny: Tiny, tmp_path: Path) -> None:
     """Client 1 is by far the slowest."""
-    dirichlet = ("partition.clients=4", "partition.kind=dirichlet", "partition.alpha=0.3")
-    setup = prepare(tiny(*dirichlet, method="fedclass"))
+    dirichlet = ("partition.clients=4", "partition.kind=dirichlet", "partition.alpha=0.3", "data.validation=0.2")
+    file = write_tiny(tmp_path / "many_test_images.npz", test=150)
+    setup = prepare(tiny(*dirichlet, f"data.path={file}", method="fedclass"))
     alone, kept = MemoryStore(), MemoryStore()
     first = InProcess(setup.client(alone))
     wanted, later = list(first.run(jobs(setup))), list(first.run(jobs(setup, 1)))
@@ -102,6 +105,22 @@ def test_one_pool_through_all_that_may_happen_to_it(tiny: Tiny) -> None:
         assert all(worker.process.is_alive() for worker in pool._workers)
 
         assert all_same(pool.run(jobs(setup, 1)), later), "the next task finds the clients as they were"
+
+        again = jobs(setup, 1)
+        list(pool.run(again))
+        held = [set(worker.has) for worker in pool._workers]
+        for images, split in (("test", setup.stream.test), ("validation", setup.stream.validation)):
+            batches = parts(1, images, split, again[0].weights, {}, "")
+            assert len(batches) == {"test": 3, "validation": 1}[images]
+            model = setup.build()
+            model.load(again[0].weights)
+            wanted_counts = confusion(model, setup.experiment.method, {}, split, setup.normalisation)
+            counts = list(pool.test(batches))
+            assert sum(part.sum() for part in counts) == wanted_counts.sum() > 0
+            np.testing.assert_array_equal(sum(counts), wanted_counts)
+        assert [set(worker.has) for worker in pool._workers] == held, "the teacher stays where it is"
+        pool._workers[0].process.kill()
+        np.testing.assert_array_equal(sum(pool.test(batches)), wanted_counts)
     for client in range(4):
         assert kept.load(client).tasks == alone.load(client).tasks == 1
         np.testing.assert_array_equal(kept.load(client).exemplars.index, alone.load(client).exemplars.index)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fedclass.engines.processes import signals_later
+from fedclass.engines.starting import signals_later
 from waiting import alive, below, session, wait_until
 
 pytestmark = [

@@ -58,7 +58,7 @@ FAILING = [
     ("end_rounds(self, server)", "task 1, " + TASK_END, ""),
     ("end_task(self, server, reports)", "task 1, " + TASK_END, ""),
     ("never_predicted(self, state)", "task 1, " + TASK_END, ""),
-    ("predict(self, model, images, state)", "evaluation: ", ""),
+    ("predict(self, model, images, state)", "evaluation, task 1, test images: ", ""),
 ]
 REPORTS = """
     def report(self, client, exemplars):
@@ -82,11 +82,19 @@ def test_an_error_in_a_hook_names_the_users_line(
 
 
 @pytest.mark.slow
-def test_so_does_one_in_a_worker(tiny: Tiny, user_module: UserModule, tmp_path: Path) -> None:
-    user_module("failing", mine("loss(self, client, batch)", "return helper()"))
-    with pytest.raises(
-        FedclassError, match=r"^client \d, task 1, round 1: Mine\.loss: KeyError: .*failing\.py, line 8"
-    ):
+@pytest.mark.parametrize(
+    ("signature", "where"),
+    [
+        ("loss(self, client, batch)", CLIENT + "round 1"),
+        ("predict(self, model, images, state)", "evaluation, task 1, test images"),
+    ],
+)
+def test_so_does_one_in_a_worker(
+    signature: str, where: str, tiny: Tiny, user_module: UserModule, tmp_path: Path
+) -> None:
+    user_module("failing", mine(signature, "return helper()"))
+    hook = signature.partition("(")[0]
+    with pytest.raises(FedclassError, match=rf"^{where}: Mine\.{hook}: KeyError: .*failing\.py, line 8"):
         run_one(tiny(*SMALL, method="failing:Mine"), tmp_path / "run", engine="processes", workers=2)
 
 

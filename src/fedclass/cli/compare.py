@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedclass.cli.foresee import show_foreseen
 from fedclass.cli.run import (
     ChangedCode,
+    Nice,
     Overrides,
     Recipe,
     Reuse,
@@ -22,7 +24,7 @@ from fedclass.errors import FedclassError
 
 if TYPE_CHECKING:
     from fedclass.experiment.grid import Member
-    from fedclass.studies import Study
+    from fedclass.studies import How, Study
 
 Seeds = Annotated[str, typer.Option(help="Seeds, such as 0,1,2 or 0-4; everything is run with each.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Cores to use; the results are the same. Default: all.")]
@@ -30,6 +32,14 @@ Against = Annotated[
     str | None,
     typer.Option(
         help="The row that differences are taken from, such as fedavg or fedclass:beta=5. Default: the first."
+    ),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Only print what would be trained, what is there already, and how long it would take here, by a short "
+        "calibration.",
     ),
 ]
 Folder = Annotated[
@@ -62,6 +72,8 @@ def compare(
     workers: Workers = None,
     reuse: Reuse = True,
     changed_code: ChangedCode = False,
+    nice: Nice = 0,
+    dry_run: DryRun = False,
     sinks: Sinks = None,
 ) -> None:
     """Run several methods on the same data, partition and seeds, and put them into one table.
@@ -76,9 +88,12 @@ def compare(
     from fedclass.experiment.grid import read_methods
     from fedclass.studies import How, compared
 
-    how = How(workers, reuse, changed_code, sinks or (), again=again)
+    how = How(workers, reuse, changed_code, sinks or (), again=again, nice=nice, dry_run=dry_run)
     told = partial(say_what_is_quick, recipe)
-    show(compared(recipe, read_methods(methods), seeds, overrides or [], against=against, out=out, how=how, told=told))
+    study = compared(
+        recipe, read_methods(methods), seeds, overrides or [], against=against, out=out, how=how, told=told
+    )
+    show(study, how)
 
 
 def sweep(
@@ -93,11 +108,25 @@ def sweep(
     ] = None,
     method: Annotated[str | None, typer.Option(help="Default: the recipe's.")] = None,
     seeds: Seeds = "0",
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            help="Spend no more than this many full runs (all tasks, one seed), by successive halving on validation "
+            "images: all candidates learn the first tasks, the better half learns on, with more seeds, and so forth.",
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Write the best values to this TOML file, under the method's name; others in it stay."),
+    ] = None,
     against: Against = None,
     out: Folder = None,
     workers: Workers = None,
     reuse: Reuse = True,
     changed_code: ChangedCode = False,
+    nice: Nice = 0,
+    dry_run: DryRun = False,
     sinks: Sinks = None,
 ) -> None:
     """Run one recipe with several values of its keys, and put them into one table.
@@ -106,13 +135,22 @@ def sweep(
     row alone. Without it, rows are compared on test images, and whoever chooses one of them chooses on test images.
 
     Example:  fedclass sweep demo --set method.beta=0,1,3,5,8 --set data.validation=0.1 --seeds 0,1,2
+              fedclass sweep demo --set method.beta=0,1,3,5,8 --set data.validation=0.1 --seeds 0-2 --budget 9
     """
+    from fedclass.cli.budget import save_found
+    from fedclass.cli.display import console
     from fedclass.experiment.grid import read_sweep
-    from fedclass.studies import How, compared
+    from fedclass.studies import Choosing, How, compared
 
-    how = How(workers, reuse, changed_code, sinks or (), again=again)
+    how = How(workers, reuse, changed_code, sinks or (), again=again, nice=nice, dry_run=dry_run)
     choices, told = read_sweep(settings or [], method=method), partial(say_what_is_quick, recipe)
-    show(compared(recipe, choices, seeds, [], against=against, out=out, how=how, kind="sweep", told=told))
+    choosing = Choosing(budget, save is not None)
+    study = compared(
+        recipe, choices, seeds, [], against=against, out=out, how=how, kind="sweep", choosing=choosing, told=told
+    )
+    show(study, how)
+    if save is not None and not dry_run:
+        console.print(f"{save}: {save_found(study, save, recipe=recipe)}", highlight=False)
 
 
 def table(
@@ -149,15 +187,22 @@ def table(
             print(runs_csv(results, against=against), end="")
 
 
-def show(study: "Study") -> None:
-    """The tables, where they are, and what failed."""
+def show(study: "Study", how: "How") -> None:
+    """The tables, where they are, and what failed; or what would be trained."""
     from fedclass.cli.display import console, print_table
 
+    if study.foreseen:
+        show_foreseen(study.foreseen, how)
+        return
     for each in study.tables:
         print_table(each)
     if study.results and study.failures:
         console.print("Nothing is compared or chosen until all runs are there.", highlight=False)
-    console.print(f"runs and tables: {study.root}", highlight=False)
+    if study.found is not None:
+        found = study.found
+        console.print(f"best: {found.candidate.choice.name}, validation accuracy {found.score:.2f} %", highlight=False)
+    written = "runs" if study.found is not None else "runs and tables"
+    console.print(f"{written}: {study.root}", highlight=False)
     end(study.members, study.failures)
 
 

@@ -65,7 +65,7 @@ def list_datasets() -> None:
 def _presence(source: "Source") -> str:
     from fedclass.data.source import data_folder, locate
 
-    if source.name == "synnum":
+    if source.drawn:
         return "drawn"
     if not source.files:
         return "yours"
@@ -110,8 +110,8 @@ def verify(name: Name, path: PathOption = None) -> None:
     from fedclass.errors import DataError
 
     source = find_source(name)
-    if name == "synnum":
-        typer.echo("synnum is drawn on demand: there are no files that could be wrong.")
+    if source.drawn:
+        typer.echo(f"{name} is drawn on demand: there are no files that could be wrong.")
         return
     folder = data_folder(name, path)
     for file in source.files:
@@ -138,11 +138,12 @@ def show(
 ) -> None:
     """Write a picture with the first training images of each class, a row per class."""
     from fedclass.data import synnum
-    from fedclass.data.datasets import load
+    from fedclass.data.datasets import find_source, load
     from fedclass.errors import ConfigError
     from fedclass.report.rendering import sheet_picture
 
-    part = min(1.0, count / synnum.TRAIN_PER_CLASS) if name == "synnum" else 1.0  # draw no more than is shown
+    drawn = find_source(name).drawn
+    part = min(1.0, count / synnum.TRAIN_PER_CLASS) if drawn else 1.0  # draw no more than is shown
     images = load(name, path=path, fraction=part, test_fraction=part)
     try:
         sheet_picture(contact_sheet(images.train, len(images.classes), count), images.classes, out)

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Collection, Sequence
-from datetime import timedelta
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -32,6 +31,7 @@ from fedclass.runs.events import (
     UpdateRejected,
     Warned,
 )
+from fedclass.runs.outlook import TimeLeft, duration
 from fedclass.runs.progress import Pace, ProgressLines, accuracy_after, partition_summary, remark
 
 # Names of classes, folders and methods are the user's: they are never read as markup. A file or a pipe has no width to
@@ -49,6 +49,8 @@ class Display(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def tell(self, number: int, event: Event) -> None: ...
+    def expect(self, left: TimeLeft) -> None:
+        """From now on, also tell how long all runs together will take; `left` hears of events from whoever tells."""
 
 
 def display(names: Sequence[str], *, finished: Collection[int] = ()) -> Display:
@@ -71,6 +73,9 @@ class _Brief:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.display.__exit__(kind, error, trace)
+
+    def expect(self, left: TimeLeft) -> None:
+        self.display.expect(left)
 
     def tell(self, number: int, event: Event) -> None:
         if number not in self.finished:
@@ -104,6 +109,21 @@ class Live:
             for name in names
         ]
         self.paces: dict[int, Pace] = {}
+        self.left: TimeLeft | None = None
+        self.width = width
+
+    def expect(self, left: TimeLeft) -> None:
+        """A row of its own at the end, if there are several runs."""
+        self.left = left
+        if len(self.names) > 1:
+            name = "all runs".ljust(self.width)
+            self.all_runs = self.progress.add_task(name, total=1.0, where="", loss="", accuracy="", left="")
+
+    def _update_all_runs(self) -> None:
+        if self.left is not None and len(self.names) > 1:
+            seconds = self.left.seconds
+            left = "" if seconds is None else f"elapsed, {duration(seconds)} left"
+            self.progress.update(self.all_runs, completed=self.left.share_done, left=left)
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -128,13 +148,17 @@ class Live:
             case RunFinished():
                 self.progress.update(row, where="finished", left="")
                 self.progress.stop_task(row)
+                self._update_all_runs()
             case RunResumed():
                 self.progress.update(row, completed=self.paces[number].done(event.task, event.round), where="goes on")
                 self.remark(number, remark(event), style="none")
             case UpdateRejected() | UpdateMissing() | SetAside():
                 self.remark(number, remark(event, self.paces[number].started.called), style="yellow")
-            case TaskReused() | Warned() | SiteChanged() | RunFailed():
-                calm = isinstance(event, TaskReused) or (isinstance(event, SiteChanged) and event.connected)
+            case TaskReused():
+                self.paces[number].reused.add(event.task)
+                self.remark(number, remark(event), style="none")
+            case Warned() | SiteChanged() | RunFailed():
+                calm = isinstance(event, SiteChanged) and event.connected
                 self.remark(number, remark(event), style="none" if calm else "yellow")
             case SitesKnown():
                 pace = self.paces[number]
@@ -145,7 +169,8 @@ class Live:
                 pass
 
     def _start(self, number: int, event: RunStarted) -> None:
-        self.paces[number] = pace = Pace(event)
+        before = 0 if self.left is None else self.left.outlooks[number].done
+        self.paces[number] = pace = Pace(event, before=before)
         self.progress.start_task(self.rows[number])
         self.progress.update(self.rows[number], total=pace.total, completed=0, where="starting")
         if number == 0:
@@ -162,10 +187,12 @@ class Live:
 
     def _advance(self, number: int, event: RoundFinished) -> None:
         row, pace = self.rows[number], self.paces[number]
-        left = f"elapsed, {timedelta(seconds=round(pace.left_after(event)))} left"
+        seconds = pace.left_after(event)
+        left = "" if seconds is None else f"elapsed, {duration(seconds)} left"
         done, where = pace.done(event.task, event.round) + 1, pace.where(event.task, event.round)
         self.progress.update(row, completed=done, where=where, loss=f"loss {event.loss:.3f}", left=left)
         self._grow_older(number)
+        self._update_all_runs()
         if accuracy := accuracy_after(event):
             self.progress.update(row, accuracy=accuracy)
 
@@ -188,6 +215,12 @@ class Plain:
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names
         self.lines = [ProgressLines() for _ in names]
+        self.left: TimeLeft | None = None
+
+    def expect(self, left: TimeLeft) -> None:
+        self.left = left
+        for lines, outlook in zip(self.lines, left.outlooks, strict=True):
+            lines.before = outlook.done
 
     def __enter__(self) -> Self:
         return self
@@ -200,7 +233,11 @@ class Plain:
     def tell(self, number: int, event: Event) -> None:
         line = self.lines[number].line(event)
         if line is not None:
-            self.remark(number, line)
+            self.remark(number, line + self._left_of_all(event))
+
+    def _left_of_all(self, event: Event) -> str:
+        seconds = self.left.seconds if self.left is not None and isinstance(event, RoundFinished) else None
+        return "" if seconds is None or len(self.names) == 1 else f"; all runs: about {duration(seconds)} left"
 
     def remark(self, number: int, text: str, *, style: str = "none") -> None:  # noqa: ARG002
         print(f"{self.names[number]}: {text}", flush=True)

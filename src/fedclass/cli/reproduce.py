@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedclass.cli.compare import Seeds, Workers, end
-from fedclass.cli.run import ChangedCode, Overrides, Reuse, Sinks
+from fedclass.cli.compare import DryRun, Seeds, Workers, end
+from fedclass.cli.foresee import foreseen, show_foreseen
+from fedclass.cli.run import ChangedCode, Nice, Overrides, Reuse, Sinks
 from fedclass.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def reproduce(
     workers: Workers = None,
     reuse: Reuse = True,
     changed_code: ChangedCode = False,
+    nice: Nice = 0,
+    dry_run: DryRun = False,
     sinks: Sinks = None,
 ) -> None:
     """Run a setting, a table or an ablation of the FedCLASS paper, and show its figures beside ours.
@@ -79,6 +82,7 @@ def reproduce(
     Example:  fedclass reproduce cifar10_2task --set data.fraction=0.1 --set train.rounds=5 --out runs/reduced
     """
     from fedclass.cli.display import console, print_table
+    from fedclass.engines.starting import be_nice
     from fedclass.report.formats import markdown
     from fedclass.report.paper import Beside, beside_csv, beside_table, find
     from fedclass.report.rows import labels
@@ -90,11 +94,16 @@ def reproduce(
     if name is None:
         _list()
         return
+    be_nice(nice)
     parts = find(name)
     runs_by_part = [_runs_of(part, methods, system, seeds, overrides or [], out) for part in parts]
     members = [run.member for runs in runs_by_part for run in runs]
+    how = How(workers, reuse, changed_code, sinks or ())
+    if dry_run:
+        show_foreseen(foreseen(members, how), how)
+        return
     with said_when_stopped(out, "type the same again"):
-        failures = carry_out(members, How(workers, reuse, changed_code, sinks or ()))
+        failures = carry_out(members, how)
     failed = {members[number].path for number in failures}
     shown = []
     for part, runs in zip(parts, runs_by_part, strict=True):

@@ -33,6 +33,12 @@ ChangedCode = Annotated[
         help="Take what the directory holds although code has changed since; runs that go on say so in all tables.",
     ),
 ]
+Nice = Annotated[
+    int,
+    typer.Option(
+        min=0, max=19, help="Let other programs go first, as `nice -n` does; workers too. 19: take what is left over."
+    ),
+]
 Sinks = Annotated[
     list[str] | None,
     typer.Option("--sink", help="Also write figures for tensorboard, mlflow or wandb (offline). Repeatable."),
@@ -59,6 +65,7 @@ def run(
     ] = None,
     changed_code: ChangedCode = False,
     reuse: Reuse = True,
+    nice: Nice = 0,
     sinks: Sinks = None,
 ) -> None:
     """Run one experiment: learn a stream of classes over many clients.
@@ -71,6 +78,7 @@ def run(
                fedclass run --set data.name=folder --set data.path=~/scans
     """
     from fedclass.cli.display import console, display, print_table
+    from fedclass.engines.starting import be_nice
     from fedclass.experiment.launch import run_one
     from fedclass.experiment.recipe import load
     from fedclass.report.tables import results_tables
@@ -92,6 +100,7 @@ def run(
                 f"{resume}: has no config.toml; is it a run directory? `fedclass list` shows those there are"
             )
         recipe = recipe or str(RunDirectory(resume).config)
+    be_nice(nice)
     experiment = load(recipe, overrides or [], method=method, seed=seed)
     root = resume or out or fresh(f"{_word(experiment.data.name)}-{_word(experiment.method_name)}-s{experiment.seed}")
     say_what_is_quick(recipe, experiment)

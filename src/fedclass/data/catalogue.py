@@ -77,11 +77,14 @@ _SVHN_FILES = (
 )
 
 
+_DRAWN = {alphabet.name: alphabet for alphabet in (synnum.DIGITS, synnum.CHARACTERS)}
+
+
 def _draw(source: Source, wanted: Wanted) -> ImageSet:
     """No more images than are wanted."""
     where = data_folder(source.name, wanted.path)
     train, test = (
-        synnum.cached(where, 10 * kept(per_class, part), split=split)
+        synnum.cached(where, len(source.classes) * kept(per_class, part), split=split, alphabet=_DRAWN[source.name])
         for split, per_class, part in (
             ("train", synnum.TRAIN_PER_CLASS, wanted.fraction),
             ("test", synnum.TEST_PER_CLASS, wanted.test_fraction),
@@ -180,11 +183,22 @@ _SOURCES = (
     Source(
         name="synnum",
         read=_draw,
+        drawn=True,
         description="drawn digits in colour, in the manner of SYN-NUM; needs no download",
         remark="Our own drawing after Ganin and Lempitsky, 2015 (arXiv:1409.7495); not their images.",
         classes=DIGITS,
         shape=(32, 32, 3),
         sizes=(10 * synnum.TRAIN_PER_CLASS, 10 * synnum.TEST_PER_CLASS),
+    ),
+    Source(
+        name="drawn-characters",
+        read=_draw,
+        drawn=True,
+        description="52 digits, letters and signs, drawn in the same way, for many tasks; needs no download",
+        remark="Our own drawing.",
+        classes=tuple(synnum.CHARACTERS.characters),
+        shape=(32, 32, 3),
+        sizes=(52 * synnum.TRAIN_PER_CLASS, 52 * synnum.TEST_PER_CLASS),
     ),
     Source(
         name="cifar10",

@@ -57,8 +57,8 @@ def load(
     size: height and width to bring all images to.  measure: mean and standard deviation from the training images.
     args: for a function of the user's own.
 
-    `official` is true if every file has its published checksum. synnum is drawn here, and so it always is what it is
-    called. Where no checksums are published, as of a user's own data: None.
+    `official` is true if every file has its published checksum. What is drawn here always is what
+    it is called. Where no checksums are published, as of a user's own data: None.
     """
     source = find_source(name)
     for key, value in (("data.fraction", fraction), ("data.test_fraction", test_fraction)):

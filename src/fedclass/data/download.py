@@ -38,7 +38,7 @@ def fetch(name: str, path: Path | None = None, *, mirror: str | None = None) -> 
     """
     source = find_source(name)
     if not source.downloads:
-        raise ConfigError(f"{name}: {_nothing_to_fetch(name)}")
+        raise ConfigError(f"{name}: {_nothing_to_fetch(source)}")
     folder = data_folder(name, path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,9 +52,9 @@ def fetch(name: str, path: Path | None = None, *, mirror: str | None = None) -> 
     return folder
 
 
-def _nothing_to_fetch(name: str) -> str:
-    if name == "synnum":
-        return "these digits are drawn, not downloaded; use them right away"
+def _nothing_to_fetch(source: Source) -> str:
+    if source.drawn:
+        return "these images are drawn, not downloaded; use them right away"
     return "fedclass has no place to download it from; say where your copy is: --set data.path=..."
 
 

@@ -77,6 +77,7 @@ class Source:
     downloads: tuple[Download, ...] = ()
     subfolder: str = ""  # where an unpacked archive has the files
     transposed: bool = False  # the files have rows and columns exchanged
+    drawn: bool = False  # there are no files, and every part of it can be had without the rest
 
 
 Reader = Callable[[Source, Wanted], ImageSet]

@@ -1,12 +1,13 @@
-"""Drawn digits: a data set that needs no download.
+"""Drawn digits and characters: data sets that need no download.
 
 In the manner of the SYN-NUM images of Ganin and Lempitsky (arXiv:1409.7495), but our own drawing, not theirs:
 32x32 RGB pictures of numbers with one to three digits, of which the centre one is the label. Font, colours,
-position, rotation, slant, size, outline, background, blur and noise vary.
+position, rotation, slant, size, outline, background, blur and noise vary. The characters are drawn in the same way:
+digits, letters and a few signs, so that there are classes for many tasks.
 
-Image i has label i % 10 and depends on (seed, split, i) alone, so a set of 1,000 images is the beginning of a set of
-10,000. The glyphs come from the fonts in the matplotlib package; another version of FreeType or another processor may
-move single gray levels.
+Image i has label i % classes and depends on (seed, split, i) alone, so a set of 1,000 images is the beginning of a set
+of 10,000. The glyphs come from the fonts in the matplotlib package; another version of FreeType or another processor
+may move single gray levels.
 """
 
 import hashlib
@@ -26,7 +27,6 @@ from fedclass.errors import DataError
 from fedclass.rng import bits
 
 VERSION = 2  # of the drawing: raise it whenever a pixel changes, so that no cached file survives
-CLASSES = 10
 TRAIN_PER_CLASS, TEST_PER_CLASS = 6000, 1000
 SIDE = 32
 WORTH_CACHING = 2000  # fewer images are drawn in less time than a file deserves
@@ -34,7 +34,7 @@ BLOCK = 128  # images drawn from one random stream
 SLOTS = 3  # left neighbour, the digit that counts, right neighbour
 
 CELL = 48  # side of a glyph's mask
-GLYPH = 30  # height of a digit in its mask
+GLYPH = 30  # height of the tallest digit in its mask, and the most that any character is wide
 FONTS = (
     "DejaVuSans",
     "DejaVuSans-Bold",
@@ -80,9 +80,23 @@ WAVE = np.cos(np.pi / SIDE * (np.arange(SIDE)[:, None] + 0.5) * np.arange(WAVES)
 F32: TypeAlias = NDArray[np.float32]
 
 
+@dataclass(frozen=True)
+class Alphabet:
+    """What is drawn: a class for each character. name: of the data set, and of its random streams."""
+
+    name: str
+    characters: str
+
+
+DIGITS = Alphabet("synnum", "0123456789")
+# Not among them: I, l, O and o, which are 1 and 0; small letters that are small capitals (c, k, p, s, u, v, w, x, y, z)
+# or look like a digit (q); signs that some of the fonts lack.
+CHARACTERS = Alphabet("drawn-characters", DIGITS.characters + "ABCDEFGHJKLMNPQRSTUVWXYZ" + "abdefghijmnrt" + "&#?+@")
+
+
 @dataclass(frozen=True, eq=False)
 class Atlas:
-    """masks: (fonts, 10, CELL, CELL) in 0..1.  widths: (fonts, 10), in pixels of a mask."""
+    """masks: (fonts, characters, CELL, CELL) in 0..1.  widths: (fonts, characters), in pixels of a mask."""
 
     masks: F32
     widths: F32
@@ -93,28 +107,35 @@ class Atlas:
 
 
 @cache
-def glyphs() -> Atlas:
-    """All digits of all fonts, centred in their masks, each font scaled so that its tallest digit is GLYPH high."""
+def glyphs(alphabet: Alphabet = DIGITS) -> Atlas:
+    """All characters of all fonts, centred in their masks, each font scaled so that its tallest digit is GLYPH high.
+
+    Characters that would be wider than that are drawn smaller: an image has no room for them.
+    """
     import matplotlib  # for its fonts only
 
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
-    masks = np.zeros((len(FONTS), CLASSES, CELL, CELL), np.float32)
-    widths = np.zeros((len(FONTS), CLASSES), np.float32)
+    masks = np.zeros((len(FONTS), len(alphabet.characters), CELL, CELL), np.float32)
+    widths = np.zeros((len(FONTS), len(alphabet.characters)), np.float32)
     for f, name in enumerate(FONTS):
         large = ImageFont.truetype(folder / f"{name}.ttf", 200)
-        tallest = max(box[3] - box[1] for box in map(large.getbbox, "0123456789"))
-        font = ImageFont.truetype(folder / f"{name}.ttf", 200 * GLYPH / tallest)
-        for digit in range(CLASSES):
-            left, top, right, bottom = font.getbbox(str(digit))
+        tallest = max(box[3] - box[1] for box in map(large.getbbox, DIGITS.characters))
+        usual = 200 * GLYPH / tallest
+        for c, character in enumerate(alphabet.characters):
+            font = ImageFont.truetype(folder / f"{name}.ttf", usual)
+            left, top, right, bottom = font.getbbox(character)
+            if right - left > GLYPH:
+                font = ImageFont.truetype(folder / f"{name}.ttf", usual * GLYPH / (right - left))
+                left, top, right, bottom = font.getbbox(character)
             picture = Image.new("L", (CELL, CELL))
             corner = ((CELL - left - right) / 2, (CELL - top - bottom) / 2)
-            ImageDraw.Draw(picture).text(corner, str(digit), fill=255, font=font)
-            masks[f, digit] = np.asarray(picture, np.float32) / 255
-            widths[f, digit] = right - left
+            ImageDraw.Draw(picture).text(corner, character, fill=255, font=font)
+            masks[f, c] = np.asarray(picture, np.float32) / 255
+            widths[f, c] = right - left
     return Atlas(masks, widths)
 
 
-def draw(count: int, *, seed: int = 0, split: str = "train", first: int = 0) -> Split:
+def draw(count: int, *, seed: int = 0, split: str = "train", first: int = 0, alphabet: Alphabet = DIGITS) -> Split:
     """Images first .. first + count - 1 of the endless set (seed, split)."""
     if count < 0 or first < 0:
         raise ValueError(f"count and first must not be negative, got {count} and {first}")
@@ -122,20 +143,21 @@ def draw(count: int, *, seed: int = 0, split: str = "train", first: int = 0) -> 
     start = first - blocks.start * BLOCK
     images = np.empty((len(blocks) * BLOCK, SIDE, SIDE, 3), np.uint8)
     for at, block in enumerate(blocks):
-        images[at * BLOCK : (at + 1) * BLOCK] = _draw_block(seed, split, block)
-    labels = np.arange(first, first + count, dtype=np.int64) % CLASSES
+        images[at * BLOCK : (at + 1) * BLOCK] = _draw_block(alphabet, seed, split, block)
+    labels = np.arange(first, first + count, dtype=np.int64) % len(alphabet.characters)
     return Split(images[start : start + count], labels)
 
 
-def _draw_block(seed: int, split: str, block: int) -> NDArray[np.uint8]:
+def _draw_block(alphabet: Alphabet, seed: int, split: str, block: int) -> NDArray[np.uint8]:
     """(BLOCK, SIDE, SIDE, 3).
 
     All in NumPy and in one thread: the many small steps would gain nothing from a thread pool, and on a busy machine
     lose tenfold by waiting for it.
     """
-    drawn_with = bits(seed, "synnum", split, block) >> 65  # 63 bits, as ever: more would give other images
+    drawn_with = bits(seed, alphabet.name, split, block) >> 65  # 63 bits, as ever: more would give other images
     rng = np.random.Generator(np.random.PCG64(drawn_with))
-    ink, outline = _lettering(rng, np.arange(block * BLOCK, (block + 1) * BLOCK) % CLASSES)
+    labels = np.arange(block * BLOCK, (block + 1) * BLOCK) % len(alphabet.characters)
+    ink, outline = _lettering(rng, labels, alphabet)
     digit, rim, canvas = _colours(rng)
     canvas += (rim[:, None, None] - canvas) * outline[..., None]
     canvas += (digit[:, None, None] - canvas) * ink[..., None]
@@ -150,11 +172,11 @@ def _uniform(rng: np.random.Generator, low: float, high: float, size: int | tupl
     return np.float32(low) + np.float32(high - low) * rng.random(size, np.float32)
 
 
-def _lettering(rng: np.random.Generator, labels: NDArray[np.int64]) -> tuple[F32, F32]:
-    """Coverage of the digits and of the outline around them, each (BLOCK, SIDE, SIDE) in 0..1."""
-    atlas = glyphs()
+def _lettering(rng: np.random.Generator, labels: NDArray[np.int64], alphabet: Alphabet) -> tuple[F32, F32]:
+    """Coverage of the characters and of the outline around them, each (BLOCK, SIDE, SIDE) in 0..1."""
+    atlas, classes = glyphs(alphabet), len(alphabet.characters)
     font = rng.integers(len(FONTS), size=(BLOCK, 1))
-    digits = rng.integers(CLASSES, size=(BLOCK, SLOTS))
+    digits = rng.integers(classes, size=(BLOCK, SLOTS))
     digits[:, 1] = labels
     shown = NUMBERS[rng.choice(len(NUMBERS), size=BLOCK, p=NUMBER_ODDS)]
 
@@ -183,7 +205,7 @@ def _lettering(rng: np.random.Generator, labels: NDArray[np.int64]) -> tuple[F32
     slot = 1 + (x > border).astype(np.int8) - (x < -border)
     image = np.arange(BLOCK)[:, None, None]
     x -= place[image, slot]
-    ink = _sample(atlas.masks, (font * CLASSES + digits)[image, slot], x, y) * shown[image, slot]
+    ink = _sample(atlas.masks, (font * classes + digits)[image, slot], x, y) * shown[image, slot]
 
     thick = np.pad(ink, ((0, 0), (1, 1), (1, 1)))
     thick = np.maximum(np.maximum(thick[:, :-2], thick[:, 1:-1]), thick[:, 2:])
@@ -234,19 +256,19 @@ def _blur(canvas: F32, sigma: F32) -> F32:
     return canvas
 
 
-def cached(folder: Path, count: int, *, seed: int = 0, split: str = "train") -> Split:
+def cached(folder: Path, count: int, *, seed: int = 0, split: str = "train", alphabet: Alphabet = DIGITS) -> Split:
     """draw(count), kept in `folder` for the next time.
 
     The file is a mere copy of what can be drawn again: a damaged one is replaced, and where none can be written the
     images are drawn every time. Its name holds all that the images depend on.
     """
     if count < WORTH_CACHING:
-        return draw(count, seed=seed, split=split)
-    path = folder / f"synnum-v{VERSION}-{glyphs().digest}-seed{seed}-{split}-{count}.npz"
+        return draw(count, seed=seed, split=split, alphabet=alphabet)
+    path = folder / f"{alphabet.name}-v{VERSION}-{glyphs(alphabet).digest}-seed{seed}-{split}-{count}.npz"
     kept = _read_cache(path, count)
     if kept is not None:
         return kept
-    drawn = draw(count, seed=seed, split=split)
+    drawn = draw(count, seed=seed, split=split, alphabet=alphabet)
     _write_cache(path, drawn)
     return drawn
 

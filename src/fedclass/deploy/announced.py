@@ -20,9 +20,10 @@ from fedclass.deploy.words import FINISH, NEXT
 from fedclass.engines.flower.roster import Roster
 from fedclass.errors import RoundError
 from fedclass.experiment.config import Experiment
-from fedclass.experiment.curriculum import Counts, DataFacts, Tell, Tested, Trial
+from fedclass.experiment.curriculum import DataFacts, Tell, Tested, Trial
 from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.setup import exemplars_count
+from fedclass.federation.evaluate import Counts
 from fedclass.models.incremental import IncrementalModel
 from fedclass.runs.events import Event, SiteChanged, SitesKnown, SiteTested, Warned
 from fedclass.wire import Announcement, Update

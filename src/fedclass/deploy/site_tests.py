@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclass.experiment.curriculum import Counts
+from fedclass.federation.evaluate import Counts
 
 FEWEST = 10  # images, below which a site's figure says nothing
 FAR = 0.25  # share of images by which a site's figure must differ, and

@@ -1,8 +1,9 @@
 """What runs clients' jobs."""
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from fedclass.federation.evaluate import Counts, Part
 from fedclass.federation.server import Missing
 from fedclass.wire import Job, Update
 
@@ -17,3 +18,11 @@ class Engine(Protocol):
     name: str
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Update | Missing]: ...
+
+
+@runtime_checkable
+class Tests(Protocol):
+    """An engine whose processes have the test images too. With any other one, whoever asks tests the model himself."""
+
+    def test(self, parts: Sequence[Part]) -> Iterator[Counts]:
+        """What each part counts; in any order, since they are added up."""

@@ -2,22 +2,14 @@
 
 import bisect
 import contextlib
-import ctypes
 import itertools
-import multiprocessing
-import os
-import signal
-import sys
-import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -25,9 +17,20 @@ import torch
 
 from fedclass.engines.channel import Channel
 from fedclass.engines.shared import Shared
-from fedclass.errors import ClientError, ConfigError, FedclassError
+from fedclass.engines.starting import (
+    CONTEXT,
+    check_guarded,
+    end_with_parent,
+    ignore_interrupts,
+    keep_freed_memory,
+    new_process,
+    signals_later,
+)
+from fedclass.errors import ClientError, FedclassError
 from fedclass.federation.client import Client
+from fedclass.federation.evaluate import Counts, Part
 from fedclass.federation.store import ClientState, ClientStore
+from fedclass.models.incremental import IncrementalModel
 from fedclass.usercode import Noticed, noticed, take_note, watching
 from fedclass.wire import Job, Update, Weights
 
@@ -35,27 +38,30 @@ AHEAD = 64  # jobs given out before the oldest of them is done; that many update
 TRIES = 3  # for a job whose worker dies
 QUEUE = 2  # jobs a worker may have: one that it does, and one to go on with while this process hears of the first
 SHORT = 0.5  # seconds; a worker with longer jobs gets one at a time, so that all end together
-UNGUARDED = 78  # exit code of a process that would start runs while it imports the main script
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+SHARED = ("weights", "teacher", "broadcast")  # fields of jobs that hold tensors which many of them share
+
+
+CONTEXT.set_forkserver_preload([__name__])  # new processes find torch imported
 
 
 class ClientBuilder(Protocol):
     """What a worker makes its client from; arrives through `Shared`."""
 
     def client(self, store: ClientStore) -> Client: ...
+    def counted(self, part: Part, model: IncrementalModel) -> Counts: ...
 
 
 @dataclass(frozen=True)
 class _Order:
     """What a worker is sent: a job without its tensors, their keys by the job's fields, and the client's state."""
 
-    job: Job
+    job: Job | Part
     keys: dict[str, int]
     state: ClientState
 
 
 # The client's state, if it changed, and what was noticed of the user's code.
-_Answer = tuple[Update, ClientState | None, Noticed] | FedclassError
+_Answer = tuple[Update | Counts, ClientState | None, Noticed] | FedclassError
 
 
 @dataclass
@@ -100,13 +106,24 @@ class Processes:
         self._end()
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Update]:
+        for update in self._done(jobs):
+            assert isinstance(update, Update)
+            yield update
+
+    def test(self, parts: Sequence[Part]) -> Iterator[Counts]:
+        for counts in self._done(parts):
+            assert not isinstance(counts, Update)
+            yield counts
+
+    def _done(self, jobs: Sequence[Job | Part]) -> Iterator[Update | Counts]:
+        """What comes of each, in their order."""
         for number, worker in enumerate(self._workers):
             if worker.positions:  # of a round whose updates nobody waited for
                 self._replace(number)
         waiting = list(range(len(jobs)))
         tries = [0] * len(jobs)
-        done: dict[int, Update] = {}
-        following = 0  # position of the update to hand on next
+        done: dict[int, Update | Counts] = {}
+        following = 0  # position of what is to be handed on next
         while following < len(jobs):
             self._give_out(jobs, waiting, following)
             heard = wait([worker.channel.connection for worker in self._workers if worker.positions])
@@ -130,17 +147,20 @@ class Processes:
                     worker.positions.popleft()
                     worker.took = time.perf_counter() - worker.began
                     worker.began += worker.took
-                    update, state, seen = answer
+                    done[position], state, seen = answer
                     take_note(seen)
-                    if state is not None:
-                        self.store.save(job.client, state)
-                    self._samples[job.client] = update.metrics.get("samples", 0.0)
-                    done[position] = update
+                    self._remember(job, done[position], state)
             while following in done:
                 yield done.pop(following)
                 following += 1
 
-    def _give_out(self, jobs: Sequence[Job], waiting: list[int], following: int) -> None:
+    def _remember(self, job: Job | Part, outcome: Update | Counts, state: ClientState | None) -> None:
+        if isinstance(job, Job) and isinstance(outcome, Update):
+            if state is not None:
+                self.store.save(job.client, state)
+            self._samples[job.client] = outcome.metrics.get("samples", 0.0)
+
+    def _give_out(self, jobs: Sequence[Job | Part], waiting: list[int], following: int) -> None:
         """A job to every worker without one, then a second one to those with short jobs, but not the last ones."""
         for length in range(QUEUE):
             for worker in self._workers:
@@ -153,10 +173,15 @@ class Processes:
                 waiting.remove(chosen)
                 self._send(worker, jobs[chosen], chosen)
 
-    def _choice(self, jobs: Sequence[Job], waiting: Sequence[int], following: int) -> int | None:
+    def _choice(self, jobs: Sequence[Job | Part], waiting: Sequence[int], following: int) -> int | None:
         """The longest job in reach, as far as is known from the client's last one, so that all workers end together."""
+
+        def length(position: int) -> float:
+            job = jobs[position]
+            return self._samples.get(job.client, float("inf")) if isinstance(job, Job) else 0.0  # parts are all alike
+
         within = itertools.takewhile(lambda position: position < following + AHEAD, waiting)
-        return max(within, key=lambda p: (self._samples.get(jobs[p].client, float("inf")), -p), default=None)
+        return max(within, key=lambda position: (length(position), -position), default=None)
 
     # Workers.
 
@@ -182,15 +207,23 @@ class Processes:
                 worker.channel.close()
             self._workers = []
 
-    def _send(self, worker: _Worker, job: Job, position: int) -> None:
-        """Weights, teacher and broadcast are sent to a worker once, however many jobs share them."""
-        shared = {"weights": job.weights, "teacher": job.teacher, "broadcast": job.broadcast}
-        keys = {field: self._key(tensors) for field, tensors in shared.items() if tensors}
+    def _send(self, worker: _Worker, job: Job | Part, position: int) -> None:
+        """Weights, teacher and broadcast are sent to a worker once, however many jobs share them.
+
+        An evaluation comes between two rounds: what they share, such as the teacher, stays where it is.
+        """
+        shared = {name: tensors for name in SHARED if (tensors := getattr(job, name, None))}
+        keys = {name: self._key(tensors) for name, tensors in shared.items()}
         needed = set(keys.values())
-        self._weights = {k: self._weights[k] for k in sorted(needed)}
         news = {k: self._weights[k] for k in needed - worker.has}
-        order = _Order(replace(job, weights={}, teacher=None, broadcast={}), keys, self.store.load(job.client))
-        worker.has = needed
+        if isinstance(job, Job):
+            self._weights = {k: self._weights[k] for k in sorted(needed)}
+            worker.has = needed
+        else:
+            worker.has = needed | worker.has
+        state = self.store.load(job.client) if isinstance(job, Job) else ClientState()
+        bare: Any = {name: {} for name in shared}
+        order = _Order(replace(job, **bare), keys, state)
         if not worker.positions:
             worker.began = time.perf_counter()
         worker.positions.append(position)
@@ -244,20 +277,24 @@ def _work(channel: Channel, builder: Shared[ClientBuilder]) -> None:
     keep_freed_memory()
     torch.set_num_threads(1)
     store = _OneClient()
-    client = builder.open().client(store)
+    built = builder.open()
+    client = built.client(store)
     held: dict[int, Weights] = {}
     while True:
         try:
             order, news = channel.receive()
         except (EOFError, ConnectionResetError):  # whoever gives out jobs is gone
             return
-        held = {key: tensors for key, tensors in (held | news).items() if key in order.keys.values()}
+        held |= news
+        if isinstance(order.job, Job):
+            held = {key: tensors for key, tensors in held.items() if key in order.keys.values()}
         store.state = order.state
+        job = replace(order.job, **{field: held[key] for field, key in order.keys.items()})
         answer: _Answer
         try:
             with watching():
-                update = client.run(replace(order.job, **{field: held[key] for field, key in order.keys.items()}))
-            answer = update, None if store.state is order.state else store.state, noticed()
+                done = client.run(job) if isinstance(job, Job) else built.counted(job, client.model)
+            answer = done, None if store.state is order.state else store.state, noticed()
         except FedclassError as error:
             error.add_note(traceback.format_exc())
             answer = error
@@ -265,118 +302,3 @@ def _work(channel: Channel, builder: Shared[ClientBuilder]) -> None:
             channel.send(answer)
         except (BrokenPipeError, ConnectionResetError):
             return
-
-
-# New processes.
-
-CONTEXT = multiprocessing.get_context("forkserver") if sys.platform == "linux" else multiprocessing.get_context("spawn")
-CONTEXT.set_forkserver_preload([__name__])
-
-
-def new_process(target: Callable[..., None], *args: object, daemon: bool = False) -> BaseProcess:
-    """Call target(*args) in a new process; to be called within `signals_later`.
-
-    On Linux it is a copy of a process that has imported torch and fedclass and has done nothing else: to import them
-    takes seconds of processor time, once for all new processes.
-    """
-    process = CONTEXT.Process(target=_begin, args=(dict(os.environ), target, args), daemon=daemon)
-    with _no_script_without_file():
-        process.start()
-    return process
-
-
-def leave_if_unguarded() -> None:
-    """To be called before a run starts: a new process that gets here while it imports the main script ends at once.
-
-    Python's new processes import the script that they belong to. One that starts a run in its first lines would do so
-    in each of them, which would start processes of their own, and so on.
-    """
-    if getattr(multiprocessing.current_process(), "_inheriting", False):  # multiprocessing's own mark of that time
-        os._exit(UNGUARDED)
-
-
-def check_guarded(code: int | None) -> None:
-    """code: with which a new process ended."""
-    if code == UNGUARDED:
-        raise ConfigError(
-            "a script that starts runs in several processes is imported by each of them: put its own work below "
-            '`if __name__ == "__main__":`, or use engine="inprocess"'
-        )
-
-
-@contextlib.contextmanager
-def _no_script_without_file() -> Iterator[None]:
-    """Python has new processes import the script; what comes from `python -` is said to be in a file, and is not."""
-    script = sys.modules["__main__"]
-    file = getattr(script, "__file__", None)
-    if file is None or Path(file).exists():
-        yield
-        return
-    del script.__file__
-    try:
-        yield
-    finally:
-        script.__file__ = file
-
-
-def _begin(environment: dict[str, str], target: Callable[..., None], args: tuple[object, ...]) -> None:
-    """environment: of the process that asked for this one; that of which it is a copy may be older."""
-    os.environ.clear()
-    os.environ.update(environment)
-    target(*args)
-
-
-# Signals: Ctrl-C reaches all processes at once; the first one ends the others, and says so.
-
-
-@contextlib.contextmanager
-def signals_later() -> Iterator[None]:
-    """Ctrl-C and SIGTERM take effect at the end of the block: to start processes in, or to end them.
-
-    A process is then never half started, and whoever has to end it knows of it. From its first moment on, Ctrl-C does
-    nothing to it: it inherits a mask, and calls `ignore_interrupts` once it can.
-    """
-    resource_tracker.ensure_running()  # Python's own; to start it within the block would lift the mask
-    came: list[int] = []
-    handlers: dict[int, Any] = {}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # of this thread, and of processes it starts
-    try:
-        if threading.current_thread() is threading.main_thread():  # in which Python handles all threads' signals
-            for number in (signal.SIGINT, signal.SIGTERM):
-                handlers[number] = signal.signal(number, lambda number, _: came.append(number))
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for number in reversed(handlers):
-            signal.signal(number, handlers[number])
-        for late in came:
-            signal.raise_signal(late)
-
-
-def ignore_interrupts() -> None:
-    """For a process that was started in `signals_later`: Ctrl-C reaches the parent too, which ends this one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
-def end_with_parent() -> None:
-    """From now on, this process lives no longer than the one that started it, however that ends."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch(parent: BaseProcess) -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, args=(parent,), daemon=True).start()
-
-
-def keep_freed_memory() -> None:
-    """Tell glibc to keep for the next batch what one batch leaves.
-
-    Otherwise it returns every large tensor to the system, and each new one costs a page fault for every 4 kB.
-    """
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if libc is not None and hasattr(libc, "mallopt"):  # other C libraries have no such thing
-        libc.mallopt(M_MMAP_THRESHOLD, 2**30)
-        libc.mallopt(M_TRIM_THRESHOLD, 2**30)

@@ -4,18 +4,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedclass.data.image_set import Split
 from fedclass.data.schedule import Schedule
 from fedclass.experiment.config import Experiment
+from fedclass.federation.evaluate import Counts
 from fedclass.models.incremental import IncrementalModel
 from fedclass.runs.events import Event
 from fedclass.wire import Update
 
 Tell = Callable[[Event], None]
-Counts = NDArray[np.int64]  # (classes, classes): rows are the truth
 
 
 @dataclass(frozen=True)

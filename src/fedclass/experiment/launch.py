@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedclass.engines.inprocess import InProcess
-from fedclass.engines.processes import CONTEXT, Processes, leave_if_unguarded
+from fedclass.engines.processes import Processes
 from fedclass.engines.shared import Shared
+from fedclass.engines.starting import CONTEXT, leave_if_unguarded
 from fedclass.experiment.checkpoint import Checkpoints
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.resume import check_config, check_data, check_places
@@ -37,6 +38,7 @@ def run_one(
     go_on: bool = False,
     reuse: bool = False,
     changed_code: bool = False,
+    until: int | None = None,
 ) -> dict[str, Any]:
     """Carry out an experiment into a directory, and return its summary.
 
@@ -46,7 +48,8 @@ def run_one(
 
     go_on: what the directory holds of this experiment is continued, or read if it is finished; otherwise it must be
     new or empty.  reuse: tasks that an earlier run with the same beginning has learned are taken over.  changed_code:
-    what the directory holds is taken although code has changed since; such runs say so.
+    what the directory holds is taken although code has changed since; such runs say so.  until: stop after so many
+    tasks, to go on another time; what is returned is then empty.
     """
     leave_if_unguarded()
     directory = RunDirectory(Path(root))
@@ -67,7 +70,7 @@ def run_one(
     def done(setup: Setup) -> Reuse | None:
         return Reuse(usual_store(), setup) if reuse else None
 
-    how: dict[str, Any] = {"store": store, "changed_code": changed_code}
+    how: dict[str, Any] = {"store": store, "changed_code": changed_code, "until": until}
     if (engine or usual_engine(setup)) == "inprocess":
         return run(setup, InProcess(setup.client(store)), directory, listen, done=done(setup), **how)
     shared = Shared(setup)

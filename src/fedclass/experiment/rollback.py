@@ -13,7 +13,8 @@ from torch import Tensor
 from fedclass.data.image_set import Split
 from fedclass.experiment.answers import Answers
 from fedclass.experiment.checkpoint import Earlier, State
-from fedclass.experiment.curriculum import Counts, Curriculum
+from fedclass.experiment.curriculum import Curriculum
+from fedclass.federation.evaluate import Counts
 from fedclass.federation.guards import ASIDE, at_chance, constant, lost, one_round_less
 from fedclass.federation.server import breakage
 from fedclass.models.incremental import IncrementalModel

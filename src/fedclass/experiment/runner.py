@@ -12,18 +12,18 @@ import torch
 
 from fedclass.data.image_set import Split
 from fedclass.data.schedule import Schedule
-from fedclass.engines.base import Engine
+from fedclass.engines.base import Engine, Tests
 from fedclass.errors import RoundError, RunError
 from fedclass.experiment.answers import Answers, spent, timed
 from fedclass.experiment.checkpoint import State, Totals
-from fedclass.experiment.curriculum import Counts, Curriculum, Tested, Trial
+from fedclass.experiment.curriculum import Curriculum, Tested, Trial
 from fedclass.experiment.record import Listener, Record
 from fedclass.experiment.reuse import Reuse
 from fedclass.experiment.rollback import Rollback
 from fedclass.experiment.server_hooks import ServerHooks
 from fedclass.federation import server_optimizer
 from fedclass.federation.aggregation import Aggregation
-from fedclass.federation.evaluate import confusion
+from fedclass.federation.evaluate import Counts, Part, confusion, counted, parts
 from fedclass.federation.faults import dropped_out
 from fedclass.federation.hooks import failures_named
 from fedclass.federation.quotas import divided
@@ -58,6 +58,7 @@ def run(
     done: Reuse | None = None,
     writing: Writing | None = None,
     changed_code: bool = False,
+    until: int | None = None,
     note: Listener = lambda _: None,
 ) -> dict[str, Any]:
     """Carry out an experiment and return its summary; go on from the last checkpoint if the directory has one.
@@ -65,7 +66,8 @@ def run(
     store: where the engine keeps clients' states, if it is here; they are then part of the checkpoints.  done: tasks
     that runs with the same beginning have left, to be taken instead of being learned again.  writing: goes around
     whatever is written, if the caller holds the run.  changed_code: go on even if code has changed since; the summary
-    then says so.  note: hears what happens in this process; `listen` is also told what has led to it.
+    then says so.  until: stop after so many tasks, to go on another time; there is a summary only after the last.
+    note: hears what happens in this process; `listen` is also told what has led to it.
     """
     again = f"type: fedclass run --resume {directory.root}" if writing is None else "start the server's run again"
     hold = directory.locked() if writing is None else contextlib.nullcontext(writing)
@@ -83,7 +85,10 @@ def run(
             )
             with record.opened(), told_if_it_fails(record.tell):
                 run = Run(curriculum, engine, record.tell, record.keep)
-                return record.finish(run.carry_out(record.begin(engine.name)), engine.name)
+                state = run.carry_out(record.begin(engine.name), until)
+                if until is not None and state.task < len(curriculum.schedule.task_sizes):
+                    return {}
+                return record.finish(state, engine.name)
     except RoundError as error:
         raise RoundError(f"{directory.root}: {error}") from error
     except OSError as error:
@@ -125,20 +130,18 @@ class Run:
         self.totals = Totals()
         self.checkpoint_seconds = 0.0
         self.hooks = ServerHooks(curriculum, self.model)
-        self.rollback = Rollback(
-            curriculum, self.model, tell, lambda weights, images: self._tested(weights, {}, images)
-        )
+        self.rollback = Rollback(curriculum, self.model, tell, self._tested)
 
     @property
     def schedule(self) -> Schedule:
         return self.curriculum.schedule
 
-    def carry_out(self, state: State) -> State:
-        """All tasks, or the rest of them; returns the state after the last."""
+    def carry_out(self, state: State, until: int | None = None) -> State:
+        """All tasks, or the rest of them, or of the first `until`; returns the state after the last."""
         self.curriculum.restore(state.registry)
         self.began = time.perf_counter() - state.totals.seconds
         self.totals = replace(state.totals)
-        while self.curriculum.begin(state.task, self.tell):
+        while (until is None or state.task < until) and self.curriculum.begin(state.task, self.tell):
             state = self._task(state)
         return state
 
@@ -200,7 +203,7 @@ class Run:
             weights, own, exemplars = self._close(state)
         with spent(phases, "evaluate"):
             tested = self._evaluate(task, weights, own, must=True)
-            validation = self._validate(weights, own)
+            validation = self._validate(task, weights, own)
         assert tested.confusion is not None  # it was waited for
         self.tell(
             TaskFinished(
@@ -322,7 +325,7 @@ class Run:
             return None, None  # the end of the task tests its last round anyway
         assert state.weights is not None
         with spent(phases, "evaluate"):
-            if (validation := self._validate(state.weights, state.method)) is not None:
+            if (validation := self._validate(state.task, state.weights, state.method)) is not None:
                 return None, validation  # who chooses by these sees test figures at the end of tasks only
             return self._evaluate(state.task, state.weights, state.method, must=False).confusion, None
 
@@ -395,8 +398,7 @@ class Run:
         own = self.hooks.broadcast(self.declared.predicts_with, own)
 
         def here(test: Split) -> Counts:
-            self.hooks.seed("evaluate", task)
-            return self._tested(weights, own, test)
+            return self._counts(test, parts(task, "test", test, weights, own, self.model.frozen_sha256))
 
         def at_clients(clients: Sequence[int]) -> Iterator[Update]:
             rounds, frozen = self.experiment.train.rounds, self.model.frozen_sha256
@@ -406,12 +408,26 @@ class Run:
 
         return self.curriculum.test(Trial(task, here, at_clients), self.tell, must=must)
 
-    def _validate(self, weights: Weights, own: Tensors) -> Counts | None:
+    def _validate(self, task: int, weights: Weights, own: Tensors) -> Counts | None:
         """Counts on validation images, if there are any."""
         images = self.curriculum.validation
-        return None if images is None else self._tested(weights, own, images)
+        if images is None:
+            return None
+        own = self.hooks.broadcast(self.declared.predicts_with, own)
+        return self._counts(images, parts(task, "validation", images, weights, own, self.model.frozen_sha256))
 
-    def _tested(self, weights: Weights, own: Tensors, images: Split) -> Counts:
+    def _tested(self, weights: Weights, images: Split) -> Counts:
+        """On any images of the server's, which workers need not have."""
         self.model.load(weights)
         with failures_named("evaluation", self.method, RunError):
-            return confusion(self.model, self.method, own, images, self.curriculum.normalisation)
+            return confusion(self.model, self.method, {}, images, self.curriculum.normalisation)
+
+    def _counts(self, images: Split, batches: Sequence[Part]) -> Counts:
+        """By whoever is there to help."""
+        seed, normalisation = self.experiment.seed_of("training"), self.curriculum.normalisation
+
+        def here(part: Part) -> Counts:
+            return counted(part, self.model, self.method, images, normalisation, seed=seed)
+
+        counts = self.engine.test(batches) if isinstance(self.engine, Tests) else map(here, batches)
+        return sum(counts, np.zeros((self.model.classes, self.model.classes), np.int64))

@@ -21,6 +21,7 @@ from fedclass.errors import ConfigError, FedclassError
 from fedclass.experiment.config import MEASURED, Experiment
 from fedclass.experiment.curriculum import DataFacts, Tell, Tested, Trial
 from fedclass.federation.client import Client
+from fedclass.federation.evaluate import Counts, Part, counted
 from fedclass.federation.store import ClientStore
 from fedclass.federation.train_settings import chosen_device
 from fedclass.models.incremental import IncrementalModel
@@ -63,6 +64,13 @@ class Setup:
             transform=find_transform(e.data.transform),
             faults=e.faults,
         )
+
+    def counted(self, part: Part, model: IncrementalModel) -> Counts:
+        """A part of an evaluation, done with this model."""
+        images = self.stream.test if part.images == "test" else self.stream.validation
+        assert images is not None  # whoever asks has them too
+        e = self.experiment
+        return counted(part, model, e.method, images, self.normalisation, seed=e.seed_of("training"))
 
     # The curriculum: see there.
 

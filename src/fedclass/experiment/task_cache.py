@@ -38,6 +38,9 @@ class TaskCache:
                 made_with = {}
             yield Entry(folder.name, made_with, size, folder.stat().st_mtime)
 
+    def holds(self, key: str) -> bool:
+        return (self.folder / key).is_dir()
+
     def remove(self, entries: Iterable[Entry]) -> None:
         """Each is gone for other processes at once, or is there whole."""
         for entry in entries:

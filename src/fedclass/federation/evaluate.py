@@ -1,6 +1,8 @@
 """How good the global model is: counts, from which every metric is derived."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -9,13 +11,43 @@ from torch import Tensor
 
 from fedclass.data.batches import as_input, normalise
 from fedclass.data.image_set import Split
+from fedclass.data.partition import Index
 from fedclass.errors import RunError
+from fedclass.federation.hooks import failures_named
+from fedclass.federation.job_checks import frozen_flaw
 from fedclass.methods.base import Method
 from fedclass.methods.declare import found
+from fedclass.models.head import head_rows
 from fedclass.models.incremental import IncrementalModel
-from fedclass.wire import Tensors
+from fedclass.rng import seed_streams
+from fedclass.wire import Tensors, Weights
 
 BATCH = 256
+
+Counts = NDArray[np.int64]  # (classes, classes): rows are the truth
+
+
+@dataclass(frozen=True)
+class Part:
+    """One batch of an evaluation after a task, or within it.
+
+    Which images it has depends on nothing but the model's classes, and counts are whole numbers: they add up to the
+    same, whoever does which.
+
+    images: which ones.  number: of the batch, from 0.  broadcast: what the method predicts with.  frozen: as in a Job.
+    """
+
+    task: int
+    images: Literal["test", "validation"]
+    number: int
+    weights: Weights
+    broadcast: Tensors
+    frozen: str
+
+    @property
+    def where(self) -> str:
+        """For messages."""
+        return f"evaluation, task {self.task + 1}, {self.images} images"
 
 
 def scores(
@@ -34,24 +66,69 @@ def scores(
     return made
 
 
-@torch.no_grad()
+def parts(
+    task: int, images: Literal["test", "validation"], split: Split, weights: Weights, broadcast: Tensors, frozen: str
+) -> list[Part]:
+    """All batches of an evaluation."""
+    count = len(_batches(split, len(head_rows(weights))))
+    return [Part(task, images, number, weights, broadcast, frozen) for number in range(count)]
+
+
+def counted(
+    part: Part,
+    model: IncrementalModel,
+    method: Method,
+    split: Split,
+    normalisation: tuple[Sequence[float], Sequence[float]],
+    *,
+    seed: int,
+) -> Counts:
+    """What `confusion` would count in this part of the images."""
+    if (fault := frozen_flaw(part, model)) is not None:
+        raise RunError(f"{part.where}: {fault}")
+    with failures_named(part.where, method, RunError), model.frozen_kept():
+        model.load(part.weights)
+        seed_streams(seed, "user code", "evaluate", "task", part.task, part.images, part.number)
+        return _counted(
+            model, method, part.broadcast, split, _batches(split, model.classes)[part.number], normalisation
+        )
+
+
 def confusion(
     model: IncrementalModel,
     method: Method,
     state: Tensors,
     test: Split,
     normalisation: tuple[Sequence[float], Sequence[float]],
-) -> NDArray[np.int64]:
+) -> Counts:
     """(classes, classes): how many test images of each class (row) were taken for each (column).
 
     All classes that the model has met are tested, and all of them compete. test: images with their classes, numbered
     in order of arrival; -1 for others.
     """
-    index = np.flatnonzero((test.labels >= 0) & (test.labels < model.classes))
+    total = np.zeros((model.classes, model.classes), np.int64)
+    for batch in _batches(test, model.classes):
+        total += _counted(model, method, state, test, batch, normalisation)
+    return total
+
+
+def _batches(split: Split, classes: int) -> list[Index]:
+    """The images of the first `classes` classes, a batch after the other."""
+    index = np.flatnonzero((split.labels >= 0) & (split.labels < classes))
+    return [index[start : start + BATCH] for start in range(0, len(index), BATCH)]
+
+
+@torch.no_grad()
+def _counted(
+    model: IncrementalModel,
+    method: Method,
+    state: Tensors,
+    split: Split,
+    batch: Index,
+    normalisation: tuple[Sequence[float], Sequence[float]],
+) -> Counts:
     model.eval()
-    predicted = []
-    for part in torch.from_numpy(index).split(BATCH):
-        images = torch.from_numpy(test.images)[part]
-        predicted.append(scores(model, method, state, images, normalisation).argmax(dim=1).cpu())
-    cells = test.labels[index] * model.classes + torch.cat(predicted).numpy()
+    images = torch.from_numpy(split.images)[torch.from_numpy(batch)]
+    predicted = scores(model, method, state, images, normalisation).argmax(dim=1).cpu().numpy()
+    cells = split.labels[batch] * model.classes + predicted
     return np.bincount(cells, minlength=model.classes**2).reshape(model.classes, model.classes)

@@ -1,10 +1,20 @@
 """Whether a client can do a job."""
 
+from typing import Protocol
+
 from fedclass.models.incremental import IncrementalModel
-from fedclass.wire import Job
 
 
-def frozen_flaw(job: Job, model: IncrementalModel) -> str | None:
+class Asked(Protocol):
+    """A job, or a part of an evaluation."""
+
+    @property
+    def where(self) -> str: ...
+    @property
+    def frozen(self) -> str: ...
+
+
+def frozen_flaw(job: Asked, model: IncrementalModel) -> str | None:
     """Why weights for the server's model are of no use to this one, or None."""
     if job.frozen == model.frozen_sha256:
         return None

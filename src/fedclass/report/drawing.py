@@ -37,8 +37,12 @@ def curves(
     edges: Sequence[float] = (),
     x_ticks: Sequence[int] | None = None,
     x_range: tuple[float, float] | None = None,
+    x_names: Sequence[str] | None = None,
 ) -> Figure:
-    """Lines over a common axis, from zero upwards; thin upright rules at `edges`, where a task ends."""
+    """Lines over a common axis, from zero upwards; thin upright rules at `edges`, where a task ends.
+
+    x_names: of the places 0, 1, ... on the axis, if they are no numbers.
+    """
     labels = [line.label for line in lines] if len(lines) > 1 else []
     figure, axes = _canvas(HEIGHT, labels)
     for edge in edges:
@@ -55,7 +59,9 @@ def curves(
         if line.low is not None and line.high is not None:
             axes.fill_between(line.x, line.low, line.high, color=line.style.colour, alpha=0.18, linewidth=0)
     axes.set(xlabel=x_label, ylabel=y_label)
-    if x_ticks is None:
+    if x_names is not None:
+        _name_ticks(axes, "x", x_names)
+    elif x_ticks is None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
         axes.set_xticks(_thinned(x_ticks, 20))

@@ -21,6 +21,7 @@ DATA = {
     "mnist": "MNIST",
     "fashion-mnist": "Fashion-MNIST",
     "synnum": "Drawn digits",
+    "drawn-characters": "Drawn characters",
 }
 MEASURED = ("accuracy_", "worst_client", "forgetting_", "bwt")  # figures on test images
 

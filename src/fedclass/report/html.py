@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedclass.errors import RunError
-from fedclass.report import class_charts, client_charts, curve_charts, rendering, style
+from fedclass.report import class_charts, client_charts, curve_charts, rendering, style, sweep_charts
 from fedclass.report.charts import Chart, rounded
 from fedclass.report.groups import Group, differing, group, names
 from fedclass.report.history import History
@@ -81,6 +81,7 @@ def build(
     single = runs[0] if len(runs) == 1 else None
     finished = [g for g in groups if g.finished]
     sections = [
+        Section("sweep", "What the values do", _titled(sweep_charts.sweeps(shown), shown), []),
         Section("learning", "Accuracy and forgetting", _titled(curve_charts.learning(shown), shown), []),
         Section(
             "classes", "Classes", _titled([*class_charts.classes(shown), *class_charts.confusions(shown)], shown), []

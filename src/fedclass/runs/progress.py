@@ -31,6 +31,8 @@ class Pace:
 
     started: RunStarted
     seconds: list[float] = field(default_factory=list)
+    reused: set[int] = field(default_factory=set)  # tasks that an earlier run has learned: their rounds take no time
+    before: int = 0  # rounds that its directory held as this process began; their log is read again
 
     @property
     def total(self) -> int:
@@ -40,9 +42,16 @@ class Pace:
         """Rounds before this one."""
         return task * self.started.rounds + round
 
-    def left_after(self, event: RoundFinished) -> float:
-        """Takes note of a round. Returns the seconds left, if the rounds to come are like those so far."""
+    def left_after(self, event: RoundFinished) -> float | None:
+        """Takes note of a round. Returns the seconds left, if the rounds to come are like those so far.
+
+        None: the round was trained by an earlier run, which says nothing of this one, or before this process began.
+        """
+        if event.task in self.reused:
+            return None
         self.seconds.append(event.seconds)
+        if self.done(event.task, event.round) < self.before:
+            return None
         return sum(self.seconds) / len(self.seconds) * (self.total - self.done(event.task, event.round) - 1)
 
     def where(self, task: int, round: int) -> str:
@@ -53,19 +62,22 @@ class ProgressLines:
     """The lines of one run, which begins with RunStarted."""
 
     pace: Pace
+    before = 0  # as of Pace
 
     def line(self, event: Event) -> str | None:
         match event:
             case RunStarted():
-                self.pace = Pace(event)
+                self.pace = Pace(event, before=self.before)
                 sizes = ",".join(map(str, event.tasks))
                 return f"{event.dataset} {{{sizes}}}, seed {event.seed}: {partition_summary(event)}"
             case RoundFinished():
                 pace = self.pace
                 accuracy = f", {told}" if (told := accuracy_after(event)) else ""
+                seconds = pace.left_after(event)
+                left = "" if seconds is None else f", about {seconds:.0f} s left"
                 return (
                     f"{pace.where(event.task, event.round)}, {len(event.clients)} clients, "
-                    f"loss {event.loss:.3f}{accuracy}, about {pace.left_after(event):.0f} s left"
+                    f"loss {event.loss:.3f}{accuracy}{left}"
                 )
             case TaskFinished():
                 told = accuracy_after(event) or "not tested, for lack of test images,"
@@ -75,9 +87,12 @@ class ProgressLines:
             case SitesKnown():
                 self.pace.started = self.pace.started.knowing(event)
                 return remark(event)
+            case TaskReused():
+                self.pace.reused.add(event.task)
+                return remark(event)
             case UpdateRejected() | UpdateMissing() | SetAside():
                 return remark(event, self.pace.started.called)
-            case RunResumed() | TaskReused() | Warned() | SiteChanged() | RunFailed():
+            case RunResumed() | Warned() | SiteChanged() | RunFailed():
                 return remark(event)
             case TaskStarted() | UpdateReceived() | SiteTested():
                 return None

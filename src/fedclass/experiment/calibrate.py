@@ -1,0 +1,50 @@
+"""How fast this machine is now, for a recipe: a few seconds of training, of which nothing is kept."""
+
+import time
+from dataclasses import dataclass, replace
+
+from fedclass.experiment.runner import one_thread
+from fedclass.experiment.setup import Setup
+from fedclass.federation.store import MemoryStore
+from fedclass.methods.base import FedAvg
+from fedclass.rng import streams_restored
+from fedclass.wire import Job
+
+IMAGES = 512  # of a client, at most
+SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Images per second of one core. alone: by processor time, as if nothing else ran.  now: by the clock."""
+
+    alone: float
+    now: float
+
+
+def images_per_second(setup: Setup) -> Rate:
+    """How many images one core trains on, by FedAvg, in the first task, with the recipe's model and batches."""
+    e, stream = setup.experiment, setup.stream
+    client = int(stream.counts()[:, : stream.classes_until(0)].sum(axis=1).argmax())
+    share = stream.new_data(client, 0)[:IMAGES]
+    alone = replace(stream, shares=[share], held_out=[], delays=None)
+    once = replace(e, method=FedAvg(), train=replace(e.train, local_epochs=1))
+    small = Setup(once, alone)
+    model = small.build()
+    model.grow_to(stream.classes_until(0), seed=0)
+    job = Job(0, 0, 0, "train", model.weights(), None, frozen=model.frozen_sha256)
+    with one_thread(), streams_restored():
+        worker = small.client(MemoryStore())
+        worker.run(job)  # the first one takes longer
+        began, worked, seen = time.perf_counter(), time.process_time(), 0
+        while time.process_time() - worked < SECONDS:
+            worker.run(job)
+            seen += len(share)
+        return Rate(seen / (time.process_time() - worked), seen / (time.perf_counter() - began))
+
+
+def like(setup: Setup) -> str:
+    """What the rate depends on: recipes for which this is the same need be tried once only."""
+    e = setup.experiment
+    train = replace(e.train, rounds=1, local_epochs=1)
+    return repr((e.model, train, e.data.transform, setup.image))
