@@ -37,6 +37,10 @@ class DataSettings:
     """Table [data]."""
 
     name: Annotated[str, Field(description="a data set of `fedclass data list`, or package.module:function")] = "synnum"
+    title: Annotated[
+        str | None,
+        Field(min_length=1, max_length=80, pattern=r"^[^\n]*$", description="its name in tables and reports"),
+    ] = None
     path: Annotated[str, Field(description="where its files are; empty: the cache folder")] = ""
     fraction: Annotated[float, Field(gt=0, le=1, description="first part of each class to train on")] = 1.0
     test_fraction: Annotated[float, Field(gt=0, le=1, description="first part of each class to test on")] = 1.0
