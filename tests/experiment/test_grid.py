@@ -106,8 +106,8 @@ MISTAKES = {
     "method.variant=papr: Input should be 'paper', 'paper-literal' or 'released'": lambda: expand(
         None, read_methods("fedclass:papr"), seeds=[0], root=Path()
     ),
-    "method.variant=tuned: that loss is not the paper's: use the method fedclass-tuned, without a variant": lambda: (
-        expand(None, read_methods("fedclass:tuned"), seeds=[0], root=Path())
+    "method.variant=tuned: that loss is not the paper's: use the method fedclass-tuned": lambda: expand(
+        None, read_methods("fedclass:tuned"), seeds=[0], root=Path()
     ),
     "did you mean 'beta'?": lambda: expand(None, read_methods("fedclass:bta=8"), seeds=[0], root=Path()),
 }

@@ -38,6 +38,7 @@ Folder = Annotated[
         "--out", help="Directory for all runs. The same command goes on where it stopped. Default: below runs/."
     ),
 ]
+MOST_NAMED = 5  # runs, in one line
 
 
 class Format(StrEnum):
@@ -158,6 +159,13 @@ def show(study: "Study") -> None:
     if study.results and study.failures:
         console.print("Nothing is compared or chosen until all runs are there.", highlight=False)
     console.print(f"runs and tables: {study.root}", highlight=False)
+    if others := study.others:
+        named = ", ".join(others[:MOST_NAMED]) + (", ..." if len(others) > MOST_NAMED else "")
+        console.print(
+            f"not in these tables: {len(others)} other run{'s' * (len(others) > 1)} in that folder ({named}); "
+            f"`fedclass table {study.root}` has all",
+            highlight=False,
+        )
     end(study.members, study.failures)
 
 
