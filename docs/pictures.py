@@ -23,10 +23,10 @@ from rich.console import Console
 from fedclass.cli import display
 from fedclass.cli.display import Live
 from fedclass.losses import augmented_log_target
-from fedclass.report.history import find_runs
 from fedclass.report.rendering import UNTOLD
 from fedclass.report.style import INK, PALETTE, SETTINGS
 from fedclass.runs.events import Event, parsed
+from fedclass.runs.find import find_runs
 from fedclass.runs.layout import RunDirectory
 
 HERE = Path(__file__).parent / "images"
@@ -115,7 +115,7 @@ def recorded(run: Path) -> Iterator[tuple[float, Event]]:
 
 def live(folder: Path, *, share: float = 0.9) -> str:
     """The display as it was after that share of the time from the first event to the last, as SVG."""
-    runs = find_runs([folder])
+    runs = find_runs(folder)
     told = sorted(
         ((*event, number) for number, run in enumerate(runs) for event in recorded(run)), key=lambda entry: entry[0]
     )

@@ -37,9 +37,7 @@ def load(
     try:
         import datasets
     except ImportError as error:
-        raise ConfigError(
-            "hf: needs `datasets`, which is not installed: pip install 'fedclass[huggingface]'"
-        ) from error
+        raise ConfigError("hf: needs `datasets`, not installed: pip install 'fedclass[huggingface]'") from error
     if bool(name) == (path is not None):
         raise ConfigError("hf: give a name, hf:NAME, or data.path, a folder that save_to_disk has written")
     where = name or path
