@@ -4,6 +4,7 @@ A hook of MkDocs (`mkdocs.yml`). Nothing of these pages is kept in the repositor
 """
 
 import inspect
+import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/commands.md": commands(),
         "reference/methods.md": methods(),
         "reference/api.md": api(),
+        "notebooks/quickstart.md": notebook("notebooks/quickstart.ipynb"),
         "changelog.md": from_root("CHANGELOG.md"),
         "contributing.md": from_root("CONTRIBUTING.md"),
     }
@@ -69,6 +71,19 @@ def escaped(text: str) -> str:
 
 def from_root(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+
+
+def notebook(path: str) -> str:
+    """Its cells one after the other, and the file to open in Jupyter or Colab."""
+    file = ROOT / "docs" / path
+    cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
+    parts = ["".join(cell["source"]) for cell in cells]
+    shown = [
+        part if cell["cell_type"] == "markdown" else f"```python\n{part}\n```"
+        for cell, part in zip(cells, parts, strict=True)
+    ]
+    title, about = shown[0].split("\n", 1)
+    return page([title, f"[The notebook itself]({file.name}), for Jupyter or Colab.", about, *shown[1:]])
 
 
 def configuration() -> str:

@@ -1,5 +1,15 @@
-"""Draws the pictures of docs/concepts.md: `python docs/pictures.py`."""
+"""Draws the pictures of docs/concepts.md, and the README's badges: `python docs/pictures.py`.
 
+With a folder of runs, `python docs/pictures.py runs/first`, it draws docs/images/live.svg instead: what
+`fedclass compare` showed on a terminal while they were under way, replayed from their events.
+"""
+
+import io
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 
@@ -8,10 +18,16 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from rich.console import Console
 
+from fedclass.cli import display
+from fedclass.cli.display import Live
 from fedclass.losses import augmented_log_target
 from fedclass.report.rendering import UNTOLD
 from fedclass.report.style import INK, PALETTE, SETTINGS
+from fedclass.runs.events import Event, parsed
+from fedclass.runs.find import find_runs
+from fedclass.runs.layout import RunDirectory
 
 HERE = Path(__file__).parent / "images"
 OLD, NEW = PALETTE[0], PALETTE[1]
@@ -65,7 +81,67 @@ def stream() -> Figure:
     return figure
 
 
+def badge(name: str, value: str) -> str:
+    """A fact that holds for this copy, so that no service has to be asked."""
+    left, right = 7 * len(name) + 12, 7 * len(value) + 12
+    words = "".join(
+        f'<text x="{x}" y="14" text-anchor="middle">{text}</text>'
+        for text, x in ((name, left / 2), (value, left + right / 2))
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" '
+        f'aria-label="{name}: {value}"><rect width="{left + right}" height="20" rx="3" fill="#4051b5"/>'
+        f'<path d="M3 0h{left - 3}v20H3a3 3 0 0 1-3-3V3a3 3 0 0 1 3-3z" fill="#555"/>'
+        f'<g fill="#fff" font-family="Verdana, DejaVu Sans, sans-serif" font-size="11">{words}</g></svg>\n'
+    )
+
+
+def badges() -> dict[str, str]:
+    about = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    python, paper = about["requires-python"].removeprefix(">="), about["urls"]["Paper"].rpartition("/")[2]
+    return {
+        "badge-python": badge("Python", f"{python} or newer"),
+        "badge-license": badge("license", about["license"]),
+        "badge-paper": badge("arXiv", paper),
+    }
+
+
+def recorded(run: Path) -> Iterator[tuple[float, Event]]:
+    """The events of a run, each with the time at which it was written."""
+    path = RunDirectory(run).events
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        yield json.loads(line)["time"], parsed(line, path=path, number=number)
+
+
+def live(folder: Path, *, share: float = 0.9) -> str:
+    """The display as it was after that share of the time from the first event to the last, as SVG."""
+    runs = find_runs(folder)
+    told = sorted(
+        ((*event, number) for number, run in enumerate(runs) for event in recorded(run)), key=lambda entry: entry[0]
+    )
+    first, last = told[0][0], told[-1][0]
+    now = [first]
+    display.console = Console(record=True, file=io.StringIO(), width=112, force_terminal=True, markup=False)
+    shown = Live([run.name.rpartition("-s")[0] for run in runs])
+    shown.progress.get_time = lambda: now[0]  # of the recording, not of the replay
+    for task in shown.progress.tasks:
+        task._get_time = shown.progress.get_time
+    for time, event, number in told:
+        if time <= first + share * (last - first):
+            now[0] = time
+            shown.tell(number, event)
+    now[0] = first + share * (last - first)
+    display.console.print(shown.progress.get_renderable())
+    drawn = display.console.export_svg(title=f"fedclass compare demo, after {now[0] - first:.0f} s")
+    return re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)  # would be fetched from elsewhere
+
+
 def main() -> None:
+    if sys.argv[1:]:
+        (HERE / "live.svg").write_text(live(Path(sys.argv[1])), encoding="utf-8")
+        return
+    for name, drawn in badges().items():
+        (HERE / f"{name}.svg").write_text(drawn, encoding="utf-8")
     settings = {**SETTINGS, "svg.hashsalt": "fedclass", "svg.fonttype": "path"}
     with matplotlib.rc_context(settings):
         for name, draw in (("equation-5", equation_5), ("stream", stream)):

@@ -43,6 +43,18 @@ def toml_value(text: str) -> Any:
         return text.strip()
 
 
+class TableError(ConfigError):
+    """A key that is unknown, or its value that is not allowed. told: what is wrong, without the place and the value."""
+
+    where = key = told = ""
+
+
+def _fault(where: str, key: str, told: str, value: str = "") -> TableError:
+    error = TableError(f"{where}: {value}{told}")
+    error.where, error.key, error.told = where, key, told
+    return error
+
+
 def read_table(kind: type[Any], table: object, where: str) -> Any:
     """A table as the dataclass that describes it."""
     if not isinstance(table, dict):
@@ -55,15 +67,15 @@ def read_table(kind: type[Any], table: object, where: str) -> Any:
         key = ".".join(str(part) for part in first["loc"][:1])
         if first["type"] == "missing":
             raise ConfigError(f"{where}: {key} is missing") from error
-        raise ConfigError(f"{where}: {key} = {table.get(key)!r}: {first['msg']}") from error
+        raise _fault(where, key, first["msg"], f"{key} = {table.get(key)!r}: ") from error
     for key, value in table.items():
-        got = getattr(read, key)
+        got, shown = getattr(read, key), f"{key} = {value!r}: "
         if isinstance(value, bool) and not isinstance(got, bool):
-            raise ConfigError(f"{where}: {key} = {value!r}: Input should be a number")
+            raise _fault(where, key, "Input should be a number", shown)
         if isinstance(got, float) and not math.isfinite(got):
-            raise ConfigError(f"{where}: {key} = {value!r}: Input should be a finite number")
+            raise _fault(where, key, "Input should be a finite number", shown)
         if isinstance(got, int) and abs(got) > LARGEST:
-            raise ConfigError(f"{where}: {key} = {value!r}: Input should be at most {LARGEST}")
+            raise _fault(where, key, f"Input should be at most {LARGEST}", shown)
     return read
 
 
@@ -71,7 +83,7 @@ def only_known(table: Mapping[str, Any], known: Sequence[str], where: str) -> No
     for key in table:
         if key not in known:
             hint = did_you_mean(key, known) or (f"known are {', '.join(known)}" if known else "there are no keys")
-            raise ConfigError(f"{where}: unknown key {key!r}; {hint}")
+            raise _fault(where, key, f"unknown key {key!r}; {hint}")
 
 
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:

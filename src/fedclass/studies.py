@@ -78,6 +78,12 @@ class Study:
     foreseen: "Sequence[Row]" = ()
     found: "Found | None" = None
 
+    @property
+    def others(self) -> list[str]:
+        """Runs in the same folder that are no part of this."""
+        own = {member.path for member in self.members}
+        return sorted(events.parent.name for events in self.root.glob("*/events.jsonl") if events.parent not in own)
+
     def records(self) -> list[Record]:
         """One for each run, as in results.csv, or of what is left to do of it; what failed is raised."""
         if self.failures:

@@ -307,6 +307,9 @@ def test_keys_lists_all_that_a_recipe_may_hold(tmp_path: Path) -> None:
     assert "[method] of fedwa" in shown
     assert '"wa", "pycil", "released"' in shown
     assert "there is no table 'trian'" in failed(fedclass("keys", "trian", cwd=tmp_path), 2)
+    (one,) = json.loads(fedclass("keys", "train.rounds", "--json", cwd=tmp_path).stdout)["train"]
+    assert one == found["train.rounds"]
+    assert "did you mean 'rounds'?" in failed(fedclass("keys", "train.round", cwd=tmp_path), 2)
 
 
 def test_the_comment_beside_a_users_parameter_is_its_meaning(tmp_path: Path) -> None:

@@ -75,6 +75,9 @@ def test_compare_writes_its_tables_and_table_prints_them_again(tiny_settings: li
     assert r"\bottomrule" in (both / "results.tex").read_text()
     against = done("table", "both", "--against", "fedclass:beta=8", cwd=tmp_path)
     assert "Differences from fedclass (paper) beta=8" in against
+    part = done("compare", "--methods", "fedavg", *words[2:], "--out", "both", cwd=tmp_path)
+    assert "not in these tables: 4 other runs in that folder (fedclass-beta=8-s0, fedclass-beta=8-s1, " in part
+    assert "not in these tables" not in shown
 
     assert "against fedclass: names several rows" in failed(
         "table", "both", "--against", "fedclass", cwd=tmp_path, code=2

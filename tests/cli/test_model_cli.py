@@ -125,3 +125,16 @@ def test_export_says_what_it_wrote(place: Path) -> None:
     said = told(place, "export", "run", "--to", "model.onnx")
     assert said.startswith("model.onnx: images (N, 8, 8, 3) uint8 -> scores (N, 4); onnxruntime differs from torch by ")
     assert (place / "model.onnx").stat().st_size > 100_000
+
+
+def test_a_folder_for_a_model_hub_has_a_card_and_can_be_loaded(place: Path) -> None:
+    assert "the model card" in told(place, "export", "run", "--card", "--to", "hub")
+    assert sorted(file.name for file in (place / "hub").iterdir()) == ["README.md", "classes.json", "model.safetensors"]
+    card = (place / "hub" / "README.md").read_text()
+    summary = json.loads((place / "run" / "summary.json").read_text())
+    assert f"| accuracy per image, all classes (accuracy_last) | {summary['accuracy_last']:.1f} |" in card
+    assert f"- Classes: {', '.join(json.loads((place / 'run' / 'classes.json').read_text()))}" in card
+    assert str(place) not in card
+    ours, theirs = (fedclass.load_model(place / name).predict([place / "photos/a.png"])[0] for name in ("run", "hub"))
+    assert ours.scores == theirs.scores
+    assert "not an empty folder" in refused(place, "export", "run", "--card", "--to", "hub", code=2)

@@ -47,6 +47,14 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return build_fab_from_disk(folder)
 
 
+def test_the_example_is_what_deploy_init_writes_and_flower_builds_it(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "flower-app"
+    stored = tomllib.loads((example / "pyproject.toml").read_text())
+    write_app(tmp_path / "flower-app", stored["tool"]["flwr"]["app"]["config"])
+    assert (tmp_path / "flower-app" / "pyproject.toml").read_text() == (example / "pyproject.toml").read_text()
+    assert app_flaw(build_fab_from_disk(example)) is None
+
+
 def packed(**files: bytes) -> bytes:
     """A zip file of any files; `_` in names stands for a dot."""
     content = io.BytesIO()

@@ -343,3 +343,22 @@ def test_a_hook_by_its_old_name_is_refused_and_not_ignored(user_module) -> None:
     )
     with pytest.raises(ConfigError, match=r"Mine\.sgd: this hook is called `rates` now"):
         experiment({"method": {"name": f"{name}:Mine"}})
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("train.roundz=3", "train.roundz=3: unknown key 'roundz'; did you mean 'rounds'?"),
+        ("train.rounds=0", "train.rounds=0: Input should be greater than or equal to 1"),
+        ("trian.rounds=3", "trian.rounds=3: unknown key 'trian'; did you mean 'train'?"),
+        ("method.beta=x", "method.beta=x: Input should be a valid number"),
+    ],
+)
+def test_a_mistake_in_an_override_is_not_said_to_be_the_recipes(tmp_path, override, told):
+    with pytest.raises(ConfigError) as caught:
+        load("demo", ["memory.per_client=3", override])
+    assert str(caught.value).startswith(told)
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text("[train]\nrounds = 0\n")
+    with pytest.raises(ConfigError, match=r"^mine.toml \[train\]: rounds = 0: "):
+        load(str(recipe), ["train.local_epochs=2"])

@@ -16,7 +16,7 @@ from fedclass.errors import RunError
 from fedclass.report import client_charts, curve_charts, style
 from fedclass.report.groups import group
 from fedclass.report.history import read_history
-from fedclass.report.html import build, remarks, write_report
+from fedclass.report.html import build, remarks, reuses, write_report
 from fedclass.report.rendering import save
 from fedclass.runs.events import (
     RoundFinished,
@@ -28,6 +28,7 @@ from fedclass.runs.events import (
     Warned,
 )
 from fedclass.runs.find import find_all
+from fedclass.runs.order import Order
 
 
 class Page(HTMLParser):
@@ -304,6 +305,10 @@ def test_a_reused_task_and_rejections_at_its_end(made, told):
     end = [UpdateRejected(task=1, round=2, client=c, reason="too large") for c in (0, 1)]
     page = page_of(made(events=[start, TaskReused(task=0, key="0123456789abcdef"), *rest[:-1], *end, rest[-1]]))
     assert "Task 1 was not trained again but taken from a run that had done the same (0123456789ab)" in page.text
+    assert page.text.index("Tasks taken from the cache") < page.text.index("Task 1 was not trained again")
+    assert "Warnings" in page.regions  # the rejections
+    assert reuses(read_history(made("again", events=[start, TaskReused(task=0, key="ab"), *rest])))
+    assert not remarks(read_history(made("more", events=[start, TaskReused(task=0, key="ab"), *rest])))
     assert page.table("Rejected and missing updates")[1:] == [["run", "2", "end", c, "too large"] for c in "01"]
     assert "2 times: too large" in page.text
     assert [row[-1] for row in page.table("Clients")[1:]] == ["1", "1", "0"]
@@ -361,19 +366,49 @@ def several(told, written, tmp_path_factory):
 def test_a_table_on_top_with_mean_and_deviation(several):
     runs, page = several
     results = page.table("synnum {2,3}, seeds 0, 1: mean ± deviation")
-    assert results[0] == ["method (variant)", "task 1", "task 2", "global", "forgetting"]
+    assert results[0] == ["method (variant)", "global", "forgetting", "task 1", "task 2"]
     for row, method in zip(results[1:], ("fedavg", "fedclass"), strict=True):
         done = [metrics.summarise(confusions(runs[method, seed]), [2, 3]) for seed in (0, 1)]
         columns = [
-            *([summary["accuracy_matrix"][-1][i] for summary in done] for i in (0, 1)),
             [summary["accuracy_last"] for summary in done],
             [summary["forgetting_fedclass"] for summary in done],
+            *([summary["accuracy_matrix"][-1][i] for summary in done] for i in (0, 1)),
         ]
         assert row == [f"{method} (paper)", *(f"{mean(v):.1f} ± {stdev(v):.1f}" for v in columns)]
     assert [row[:4] for row in page.table("All runs")[1:]] == [
         [f"{m}-s{s}", f"{m} (paper)", str(s), "4/4"] for m in ("fedavg", "fedclass") for s in (0, 1)
     ]
     assert "fedavg and fedclass on synnum" in page.text
+
+
+def test_paired_differences_with_their_intervals_stand_below_that_table(several):
+    runs, page = several
+    shown = page.table("Differences from fedavg (paper), paired over seeds 0, 1")
+    last = {key: metrics.summarise(confusions(events), [2, 3])["accuracy_last"] for key, events in runs.items()}
+    gaps = [last["fedclass", seed] - last["fedavg", seed] for seed in (0, 1)]
+    reach = 12.706204736 * stdev(gaps) / 2**0.5  # Student's t with one degree of freedom
+    interval = f"[{mean(gaps) - reach:+.1f}, {mean(gaps) + reach:+.1f}]"
+    assert shown[1][:4] == ["fedclass (paper)", "global", f"{mean(gaps):+.1f}", interval]
+    assert [row[1] for row in shown[1:]] == ["global", "forgetting"]
+
+
+def test_differences_are_from_the_row_that_the_folder_was_compared_with(made):
+    folder = made("all/fedavg-s0", method="fedavg", seed=0).parent
+    made("all/fedwa-s0", method="fedwa", seed=0)
+    Order(("fedwa-s0", "fedavg-s0"), "fedwa").write(folder)
+    page = page_of(folder)
+    assert [row[0] for row in page.table("synnum {2,3}, seed 0")[1:]] == ["fedwa (paper)", "fedavg (paper)"]
+    assert page.table("Differences from fedwa (paper), paired over seed 0")[1][0] == "fedavg (paper)"
+    Order(("fedwa-s0", "fedavg-s0"), "joint").write(folder)  # not finished yet
+    assert page_of(folder).table("Differences from fedwa (paper), paired over seed 0")
+
+
+def test_data_by_the_name_that_its_user_gave_it(made):
+    recipe = 'seed = 0\n[data]\ntitle = "Chest X-rays"\n[method]\nname = "{}"\n'
+    made("all/a", method="fedavg", config=recipe.format("fedavg"))
+    page = page_of(made("all/b", config=recipe.format("fedclass")).parent)
+    assert "fedavg and fedclass on Chest X-rays" in page.text
+    assert len(page.table("Chest X-rays {2,3}, seed 0")) == 3
 
 
 def test_curves_are_means_over_seeds_beside_each_other(several):

@@ -48,6 +48,7 @@ Folder = Annotated[
         "--out", help="Directory for all runs. The same command goes on where it stopped. Default: below runs/."
     ),
 ]
+MOST_NAMED = 5  # runs, in one line
 
 
 class Format(StrEnum):
@@ -203,6 +204,13 @@ def show(study: "Study", how: "How") -> None:
         console.print(f"best: {found.candidate.choice.name}, validation accuracy {found.score:.2f} %", highlight=False)
     written = "runs" if study.found is not None else "runs and tables"
     console.print(f"{written}: {study.root}", highlight=False)
+    if others := study.others:
+        named = ", ".join(others[:MOST_NAMED]) + (", ..." if len(others) > MOST_NAMED else "")
+        console.print(
+            f"not in these tables: {len(others)} other run{'s' * (len(others) > 1)} in that folder ({named}); "
+            f"`fedclass table {study.root}` has all",
+            highlight=False,
+        )
     end(study.members, study.failures)
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import typer
 
 from fedclass.errors import ConfigError
+from fedclass.schema import did_you_mean
 
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 PLAIN = {bool: "true, false", int: "whole number", float: "number", str: "text"}
@@ -31,7 +32,8 @@ class Key:
 
 def keys(
     table: Annotated[
-        str | None, typer.Argument(help="One table of a recipe, such as train. Default: all of them.")
+        str | None,
+        typer.Argument(help="One table of a recipe, such as train, or one key, train.rounds. Default: all of them."),
     ] = None,
     method: Annotated[str, typer.Option(help="Whose parameters to list; or package.module:Class.")] = "fedclass",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
@@ -41,16 +43,14 @@ def keys(
     Each can be set in a recipe or by --set table.key=value.
 
     Example:  fedclass keys train
+              fedclass keys train.rounds
               fedclass keys method --method fedwa
     """
     from rich.table import Table
 
     from fedclass.cli.display import console
 
-    known = recipe_keys(method)
-    if table is not None and table not in known:
-        raise ConfigError(f"fedclass keys: there is no table {table!r}; there are {', '.join(filter(None, known))}")
-    chosen = known if table is None else {table: known[table]}
+    chosen = _chosen(recipe_keys(method), table)
     if as_json:
         print(json.dumps({name: [asdict(key) for key in rows] for name, rows in chosen.items()}, indent=2))
         return
@@ -63,6 +63,23 @@ def keys(
             shown.add_row(key.name, key.default or "-", key.allowed, key.meaning)
         console.print(shown)
         console.print()
+
+
+def _chosen(known: Mapping[str, list[Key]], asked: str | None) -> Mapping[str, list[Key]]:
+    """All tables, one of them, or one key of one; the seed is in none."""
+    if asked is None:
+        return known
+    name, dot, key = asked.partition(".") if asked != "seed" else ("", ".", asked)
+    if name not in known:
+        raise ConfigError(f"fedclass keys: there is no table {name!r}; there are {', '.join(filter(None, known))}")
+    if not dot:
+        return {name: known[name]}
+    rows = [row for row in known[name] if row.name == key]
+    if not rows:
+        names = [row.name for row in known[name]]
+        hint = did_you_mean(key, names) or f"there are {', '.join(names)}"
+        raise ConfigError(f"fedclass keys: [{name}] has no key {key!r}; {hint}")
+    return {name: rows}
 
 
 def recipe_keys(method: str = "fedclass") -> dict[str, list[Key]]:

@@ -168,6 +168,10 @@ def _print_evaluation(result: "Evaluation") -> None:
 def export(
     run: RunArgument,
     to: Annotated[Path, typer.Option(help="The ONNX file to write; one that is there is replaced.")],
+    card: Annotated[
+        bool,
+        typer.Option("--card", help="Write a new folder for a model hub instead: the weights, and a model card."),
+    ] = False,
 ) -> None:
     r"""Write the model of a run to an ONNX file, after comparing it with the original in onnxruntime.
 
@@ -175,10 +179,17 @@ def export(
     itself. Class names and the rest are in its metadata. Needs: pip install 'fedclass\[onnx]'
 
     Example:  fedclass export runs/mine --to model.onnx
+              fedclass export runs/mine --card --to my-model
     """
     from fedclass.cli.display import console
     from fedclass.experiment.trained import load_model
 
+    if card:
+        from fedclass.experiment.card import write_card
+
+        write_card(run, to)
+        console.print(f"{to}: model.safetensors, classes.json and README.md, the model card", highlight=False)
+        return
     model = load_model(run)
     difference = model.export(to)
     height, width, channels = model.description.image

@@ -4,11 +4,13 @@ import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import Field, JsonValue
 
+from fedclass.data.huggingface import LOADER, PREFIX
 from fedclass.data.memory import MemorySettings
 from fedclass.data.partition import PartitionSettings
 from fedclass.data.paths import absolute
@@ -36,7 +38,13 @@ LARGEST_SIDE = 4096  # pixels
 class DataSettings:
     """Table [data]."""
 
-    name: Annotated[str, Field(description="a data set of `fedclass data list`, or package.module:function")] = "synnum"
+    name: Annotated[
+        str, Field(description="a data set of `fedclass data list`, hf:NAME, or package.module:function")
+    ] = "synnum"
+    title: Annotated[
+        str | None,
+        Field(min_length=1, max_length=80, pattern=r"^[^\n]*$", description="its name in tables and reports"),
+    ] = None
     path: Annotated[str, Field(description="where its files are; empty: the cache folder")] = ""
     fraction: Annotated[float, Field(gt=0, le=1, description="first part of each class to train on")] = 1.0
     test_fraction: Annotated[float, Field(gt=0, le=1, description="first part of each class to test on")] = 1.0
@@ -63,8 +71,17 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute(self.path, where="[data] path"))
+        if self.name.startswith(PREFIX):
+            self._name_hugging_face(self.name.removeprefix(PREFIX))
         self._check_size()
         self._check_normalisation()
+
+    def _name_hugging_face(self, name: str) -> None:
+        """hf:NAME is the loader, called with that name."""
+        given = {"name": name} if name else {}
+        object.__setattr__(self, "name", LOADER)
+        object.__setattr__(self, "args", given | (self.args or {}))
+        object.__setattr__(self, "title", self.title or name or Path(self.path).name or None)
 
     def _check_size(self) -> None:
         sides = [self.size] if isinstance(self.size, int) else self.size

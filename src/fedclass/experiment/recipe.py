@@ -17,7 +17,7 @@ from fedclass.experiment.config import SECTIONS, Experiment, check_parameters
 from fedclass.methods import METHODS, Method
 from fedclass.methods.base import parameters
 from fedclass.runs.config_file import MOVED, relocated
-from fedclass.schema import did_you_mean, only_known, read_table, read_toml, toml_value
+from fedclass.schema import TableError, did_you_mean, only_known, read_table, read_toml, toml_value
 from fedclass.usercode import imported, named, reason, without_file
 
 ARGS = [["model", "args"], ["data", "args"]]  # tables within tables
@@ -53,7 +53,21 @@ def load(
     _only_one_place(given)
     for override in given:
         _override(table, override)
-    return experiment(table, where=where)
+    try:
+        return experiment(table, where=where)
+    except TableError as fault:
+        raise _in_override(fault, where, given) or fault from None
+
+
+def _in_override(fault: TableError, where: str, overrides: Sequence[str]) -> ConfigError | None:
+    """The same error, told of the override that it is in; None if the recipe is at fault."""
+    for override in reversed(overrides):
+        key = override.partition("=")[0].strip()
+        section, _, name = MOVED.get(key, key).rpartition(".")
+        table = section.partition(".")[0]
+        if (fault.where, fault.key) in ((f"{where} [{table}]", name), (where, table or name)):
+            return ConfigError(f"{override}: {fault.told}")
+    return None
 
 
 def _set_method(table: Table, method: str | type[Method] | Method) -> None:

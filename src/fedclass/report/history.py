@@ -10,6 +10,7 @@ from typing import Any
 from fedclass import metrics
 from fedclass.errors import RunError
 from fedclass.metrics import Row
+from fedclass.report.rows import data_title
 from fedclass.runs.config_file import read_config
 from fedclass.runs.events import (
     Event,
@@ -89,6 +90,11 @@ class History:
             tasks=[replace(e, confusion=e.validation or []) for e in self.tasks],
             images="validation images",
         )
+
+    @property
+    def data_title(self) -> str:
+        """The data set by the name that its user gave it, or by its own."""
+        return data_title(self.config, self.started.dataset)
 
     @property
     def label(self) -> str:

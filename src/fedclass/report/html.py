@@ -1,22 +1,24 @@
 """One page about one run, or about several side by side; from events and recipes alone, and without a network."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedclass.errors import RunError
+from fedclass.errors import ConfigError, RunError
 from fedclass.report import class_charts, client_charts, curve_charts, rendering, style, sweep_charts
 from fedclass.report.charts import Chart, rounded
 from fedclass.report.groups import Group, differing, group, names
 from fedclass.report.history import History
-from fedclass.report.tables import Table, results_tables
+from fedclass.report.rows import Row, find, rows
+from fedclass.report.tables import Table, comparison, headlines_first
 from fedclass.report.units import show_bytes, show_seconds
 from fedclass.runs.config_file import flat
 from fedclass.runs.layout import write_atomically
+from fedclass.runs.order import Order
 from fedclass.runs.progress import left_out
 
 PICTURED = ("accuracy-over-rounds", "forgetting-over-rounds")
@@ -91,16 +93,16 @@ def build(
     ]
     sections = [section for section in sections if section.charts or section.tables]
     drawn = [chart for section in sections for chart in section.charts]
-    start, rows = runs[0].started, bool(finished) and not single
     page = (
         _environment()
         .get_template("report.html.j2")
         .render(
-            title=title or f"{single.label if single else _methods(groups)} on {start.dataset}",
+            title=title or f"{single.label if single else _methods(groups)} on {runs[0].data_title}",
             facts=_facts(runs),
-            notes=[*notes, *_other_seeds(finished), *_notes(runs, called)],
+            notes=[*notes, *_other_seeds(finished), *_notes(runs, called, remarks)],
+            reused=_notes(runs, called, reuses),
             tiles=_tiles(single) if single else [],
-            results=tables or (results_tables([r for g in finished for r in g.results()]) if rows else []),
+            results=tables or ([] if single else _results(finished)),
             looks={g.label: g.style.slot % len(style.PALETTE) for g in groups},
             listed=None if single else _run_table(shown, called),
             settings=None if single else _settings_table(groups),
@@ -156,7 +158,7 @@ def _facts(runs: Sequence[History]) -> list[str]:
     clients = sorted({run.started.clients for run in runs})
     rounds = sorted({run.started.rounds for run in runs})
     return [
-        f"{start.dataset}, {len(start.classes)} classes",
+        f"{runs[0].data_title}, {len(start.classes)} classes",
         "tasks {" + ",".join(map(str, start.tasks)) + "}",
         f"{' or '.join(map(str, clients))} clients",
         f"{' or '.join(map(str, rounds))} rounds per task",
@@ -211,7 +213,28 @@ def _other_seeds(groups: Sequence[Group]) -> list[str]:
     return [f"Seeds differ: {'; '.join(lacking)}. Differences between methods may be differences between seeds."]
 
 
-def _notes(runs: Sequence[History], called: dict[Path, str]) -> list[str]:
+def _results(finished: Sequence[Group]) -> list[Table]:
+    """Rows, and their paired differences where all have the same seeds; headlines first, for narrow screens."""
+    results = [result for g in finished for result in g.results()]
+    if not results:
+        return []
+    found = rows(results)
+    same_seeds = len({row.seeds for row in found}) == 1
+    tables = comparison(results, against=_reference(found), differences=same_seeds)
+    return [headlines_first(table) for table in tables]
+
+
+def _reference(found: Sequence[Row]) -> str | None:
+    """The row that the runs' folder was compared with, if it is there; None: the first."""
+    folders = {run.path.parent for row in found for run in row.runs}
+    named = Order.read(folders.pop()).against if len(folders) == 1 else None
+    try:
+        return str(find([row.label for row in found], named)) if named else None
+    except ConfigError:  # not among these, or not finished; the table's title says which row takes its place
+        return None
+
+
+def _notes(runs: Sequence[History], called: dict[Path, str], remarks: Callable[[History], list[str]]) -> list[str]:
     """The remarks on all runs; the same remark on several of them is one note."""
     about: dict[str, list[str]] = {}
     for run in runs:
@@ -251,12 +274,16 @@ def remarks(run: History) -> list[str]:
     for event in run.resumed:
         other = "" if event.machine == run.started.machine else ", on a machine or versions that differ: bits may too"
         found.append(f"Stopped, and resumed before task {event.task + 1}, round {event.round + 1}{other}.")
-    for reused in run.reused:
-        found.append(
-            f"Task {reused.task + 1} was not trained again but taken from a run that had done the same "
-            f"({reused.key[:12]}); its times are of that run."
-        )
     return found
+
+
+def reuses(run: History) -> list[str]:
+    """Which tasks came from the cache: the same bits, and so no warning."""
+    return [
+        f"Task {reused.task + 1} was not trained again but taken from a run that had done the same "
+        f"({reused.key[:12]}); its times are of that run."
+        for reused in run.reused
+    ]
 
 
 def _rejected(runs: Sequence[History], called: dict[Path, str]) -> list[Table]:

@@ -12,6 +12,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure  # without pyplot: no window system, no global state
+from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from numpy.typing import NDArray
 
 from fedclass.report.drawing import partition_figure
@@ -96,7 +97,7 @@ def _drawn(figure: Figure, format: str, *, fonts: str) -> bytes:
     buffer = io.BytesIO()
     settings: dict[Any, Any] = {"svg.hashsalt": "fedclass", "svg.fonttype": fonts, "pdf.fonttype": 42}  # 42: TrueType
     with _quiet(), matplotlib.rc_context(settings):
-        if figure.get_layout_engine() is not None:
+        if not isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine | None):
             figure.draw_without_rendering()
             figure.set_layout_engine("none")  # found once: it takes as long as drawing, and holds for every format
         figure.savefig(

@@ -9,9 +9,9 @@ from fedclass.report.known_methods import about_method
 from fedclass.runs.config_file import flat, read_config
 from fedclass.runs.summary import Result
 
-# A row averages over seeds; where the files are and tests in the middle of a task change no result; the method and the
-# tasks are named anyway, and tasks can be written in several ways.
-APART = {"seed", "data.path", "evaluation.every", "method.name", "stream.tasks"}
+# A row averages over seeds; where the files are, what they are called, and tests in the middle of a task change no
+# result; the method and the tasks are named anyway, and tasks can be written in several ways.
+APART = {"seed", "data.path", "data.title", "evaluation.every", "method.name", "stream.tasks"}
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,11 @@ class Row:
     @property
     def seeds(self) -> tuple[int, ...]:
         return tuple(run.summary["seed"] for run in self.runs)
+
+
+def data_title(config: Mapping[str, Any], dataset: str) -> str:
+    """What the recipe calls its data (data.title), or the data set's own name."""
+    return str(config.get("data", {}).get("title", dataset))
 
 
 def text(value: object) -> str:

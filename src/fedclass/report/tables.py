@@ -1,13 +1,13 @@
 """Results as rows, from what runs have stored."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean, stdev
 from typing import Any
 
 from fedclass.errors import RunError
 from fedclass.metrics import known
-from fedclass.report.rows import Row, Setting, check_seeds, find, rows
+from fedclass.report.rows import Row, Setting, check_seeds, data_title, find, rows
 from fedclass.report.statistics import paired
 from fedclass.runs.config_file import read_config
 from fedclass.runs.progress import left_out
@@ -144,13 +144,26 @@ def _table(found: Sequence[Row], images: str, best: Row | None = None) -> Table:
     if parts := left_out(*(run.summary for run in results)):
         notes.append(f"Each run {', '.join(parts)}.")
     spread = ": mean ± deviation" if len(seeds) > 1 else ""
+    called = data_title(read_config(results[0].path), first["dataset"])
     on = "" if best is None else ", on test images" if images == TEST else ", on validation images"
     return Table(
-        title=f"{first['dataset']} {sizes(tasks)}{on}, {listed(seeds)}{spread}",
+        title=f"{called} {sizes(tasks)}{on}, {listed(seeds)}{spread}",
         columns=("method (variant)", *(f"{word}{name}" for name in (*_tasks(tasks), *HEADLINES))),
         rows=tuple(cells),
         notes=(*notes, *one_order(results), *unofficial(results), *mixed_code(results)),
     )
+
+
+def headlines_first(table: Table) -> Table:
+    """The same table, with global accuracy and forgetting before the tasks: a narrow screen shows these."""
+    last = len(table.columns) - len(HEADLINES)
+    if not table.columns[last].endswith(next(iter(HEADLINES))):
+        return table  # of differences
+
+    def moved(cells: tuple[str, ...]) -> tuple[str, ...]:
+        return cells[0], *cells[last:], *cells[1:last]
+
+    return replace(table, columns=moved(table.columns), rows=tuple(map(moved, table.rows)))
 
 
 def _tasks(tasks: Sequence[int]) -> list[str]:

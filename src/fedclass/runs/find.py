@@ -8,11 +8,14 @@ from typing import Any
 from fedclass.errors import RunError
 from fedclass.runs.events import RoundFinished, RunStarted, SitesKnown, read_events
 from fedclass.runs.layout import EVENTS, RunDirectory
+from fedclass.runs.order import Order
 from fedclass.runs.summary import Result
 
 
 def find_runs(place: Path, *, waiting: bool = False) -> list[Path]:
-    """The run directories at a place, by name: itself, if it is one, or else those within it, at any depth.
+    """The run directories at a place: itself, if it is one, or else those within it, at any depth.
+
+    Those of one folder come in the order in which they were compared there, others by name.
 
     waiting: also those that have yet to begin, with a recipe only, or empty: `fedclass compare` makes the folders of
     all its runs first, right in its own.
@@ -27,7 +30,8 @@ def find_runs(place: Path, *, waiting: bool = False) -> list[Path]:
             inside |= {path for path in place.iterdir() if path.is_dir() and _is_run(path, waiting=True)}
     except OSError as error:
         raise RunError(f"{place}: cannot be read ({error.strerror})") from error
-    return sorted(inside)
+    orders = {folder: Order.read(folder) for folder in {run.parent for run in inside}}
+    return sorted(inside, key=lambda run: (run.parent, orders[run.parent].place(run.name), run))
 
 
 def find_all(places: Iterable[Path], *, waiting: bool = False) -> list[Path]:
