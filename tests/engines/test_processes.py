@@ -189,7 +189,8 @@ def test_a_job_that_raises_names_the_client_the_task_and_the_place(
             workers=None if engine == "inprocess" else 1,
         )  # type: ignore[arg-type]
     message = str(caught.value)
-    assert re.match(r"client \d, task 1, round 1: ZeroDivisionError: the denominator is nought \(", message)
+    where = r"client \d, task 1, round 1: Raising\.loss"
+    assert re.match(rf"{where}: ZeroDivisionError: the denominator is nought \(", message)
     assert message.endswith("raising.py, line 8, in loss)")
 
 
