@@ -60,7 +60,7 @@ def scores(
     """(B, H, W, C) uint8 images to (B, classes) scores, the highest wins. A backbone's own normalisation goes first."""
     inputs = normalise(images, *(model.normalisation or normalisation))
     made = method.predict(model, as_input(inputs).to(model.device), state)
-    shape = (len(images), model.classes)
+    shape = (images.shape[0], model.classes)  # len() would fix the size of batches in an exported graph
     if not isinstance(made, Tensor) or tuple(made.shape) != shape:
         raise RunError(f"{type(method).__name__}.predict: must return scores {shape}; it returned {found(made)}")
     return made
