@@ -37,7 +37,9 @@ def refused(*words: str) -> str:
 
 
 def test_an_app_folder_holds_only_a_configuration_that_flower_takes() -> None:
-    assert "flwr run app fedclass" in said(*INIT, "--set", "train.rounds=3", "--config", "next-task=word", "--insecure")
+    assert "flwr run app fedclass" in said(
+        *INIT, "--set", "train.rounds=3", "--config", "next-task=manual", "--insecure"
+    )
     assert [path.name for path in Path("app").iterdir()] == ["pyproject.toml"]
     content = tomllib.loads(Path("app/pyproject.toml").read_text())
     assert content["project"]["dependencies"] == []  # Flower would install them on the server
@@ -48,7 +50,7 @@ def test_an_app_folder_holds_only_a_configuration_that_flower_takes() -> None:
     }
     assert all("_" not in key for key in flwr["config"])
     settings = ServerSettings.read(flwr["config"])
-    assert (settings.set, settings.next_task, settings.pin_nodes) == ("train.rounds=3", "word", False)
+    assert (settings.set, settings.next_task, settings.pin_nodes) == ("train.rounds=3", "manual", False)
     assert settings.out == str(Path("run").absolute())
     assert (settings.recipe, settings.classes_admit) == ("federation", "approve")
 
@@ -56,7 +58,7 @@ def test_an_app_folder_holds_only_a_configuration_that_flower_takes() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((*INIT, "--config", "nextask=word"), "unknown key 'nextask'; did you mean 'next_task'?"),
+        ((*INIT, "--config", "nextask=manual"), "unknown key 'nextask'; did you mean 'next_task'?"),
         ((*INIT, "--config", "next-task=never"), "next_task = 'never'"),
         ((*INIT, "--config", "min-sites=0"), "min_sites = 0"),
         ((*INIT, "--config", "tasks"), "write it as key=value"),

@@ -43,7 +43,7 @@ SECRET = b"known to the site alone"
 def ours(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """An app of `fedclass deploy init`, as Flower packs it."""
     folder = tmp_path_factory.mktemp("app") / "first"
-    write_app(folder, {"out": "/runs/first", "next-task": "word", "min-sites": 3})
+    write_app(folder, {"out": "/runs/first", "next-task": "manual", "min-sites": 3})
     return build_fab_from_disk(folder)
 
 

@@ -154,7 +154,7 @@ def test_new_names_become_classes_of_the_next_task(federation: Federation) -> No
     assert json.loads((federation.root / "run" / "classes.json").read_text()) == ["ant", "bee", "cat", "dog"]
 
 
-@pytest.mark.parametrize("rule", ["classes", "word"])
+@pytest.mark.parametrize("rule", ["classes", "manual"])
 def test_a_task_waits_for_its_time(federation: Federation, rule: str) -> None:
     """Two classes are wanted, one comes; or the operator has to say so. Nothing is trained meanwhile."""
     federation.site("north", {"ant": 20, "bee": 20})
@@ -168,7 +168,7 @@ def test_a_task_waits_for_its_time(federation: Federation, rule: str) -> None:
                 federation.hold("north", {"ant": 20, "bee": 20, "cat": 20})
             if len(asked) == 9 and rule == "classes":
                 federation.hold("south", {"ant": 20, "bee": 20, "dog": 20})
-            if len(asked) == 9 and rule == "word":
+            if len(asked) == 9 and rule == "manual":
                 (run / "next-task").touch()
         return reply
 
@@ -203,7 +203,7 @@ def test_what_a_task_waits_for_is_said(federation: Federation) -> None:
         return reply
 
     federation.grid.tamper = tamper
-    federation.run(next_task="word", min_sites=2)
+    federation.run(next_task="manual", min_sites=2)
     assert [warned.message for warned in federation.events(Warned)] == [
         "task 2 waits for sites: 1 with images are there, and min-sites = 2 are needed",
         "task 2 waits for a new class (no new class is there yet)",

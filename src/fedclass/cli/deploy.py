@@ -23,7 +23,7 @@ def init(
     ] = None,
     config: Annotated[
         list[str] | None,
-        typer.Option(help="Another key of the app's configuration, such as next-task=word. Repeatable."),
+        typer.Option(help="Another key of the app's configuration, such as next-task=manual. Repeatable."),
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="For sites without keys.")] = False,
 ) -> None:
@@ -31,7 +31,7 @@ def init(
 
     Run it on the server's machine, as the user that runs the server: what that will need is tried.
 
-    Example:  fedclass deploy init app --out ~/runs/first --config next-task=word --config min-sites=3
+    Example:  fedclass deploy init app --out ~/runs/first --config next-task=manual --config min-sites=3
     """
     import shlex
 
@@ -60,7 +60,7 @@ def _setting(text: str) -> tuple[str, object]:
 
     key, equals, value = text.partition("=")
     if not equals:
-        raise ConfigError(f"--config {text}: write it as key=value, such as next-task=word")
+        raise ConfigError(f"--config {text}: write it as key=value, such as next-task=manual")
     return key.strip(), toml_value(value)
 
 

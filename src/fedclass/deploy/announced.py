@@ -36,7 +36,7 @@ GLANCE = 0.5  # seconds between two looks for the operator's word
 class Rules:
     """When tasks begin and when they end.
 
-    next_task: "rounds" (as soon as the last one's rounds are done), "word" (of the operator), or "classes" (when
+    next_task: "rounds" (as soon as the last one's rounds are done), "manual" (when the operator says so), or "classes" (when
     `new_classes` may be admitted). Whichever it is, a task needs a class that is new, unless the operator gives the
     word for one with new images of known classes alone; and the first one needs no word.  tasks: how many, unless the
     operator wants another; 0: until the operator says so.  min_sites: without which no task and no round begins.
@@ -44,7 +44,7 @@ class Rules:
     learned or tested.  image: (H, W, C); none: what most sites have.
     """
 
-    next_task: Literal["rounds", "word", "classes"]
+    next_task: Literal["rounds", "manual", "classes"]
     new_classes: int
     tasks: int
     min_sites: int
@@ -172,7 +172,7 @@ class Announced:
                 return True
             case "classes":
                 return len(new) >= self.rules.new_classes
-            case "word":
+            case "manual":
                 return first
 
     def _awaited(self, found: Mapping[str, Announcement], new: list[str]) -> str:
@@ -189,7 +189,7 @@ class Announced:
                 return f"a new class ({have})"
             case "classes":
                 return f"{self.rules.new_classes} new classes ({have})"
-            case "word":
+            case "manual":
                 said = (self.root / NEXT).exists() or not self.known.sizes
                 return f"a new class ({have})" if said else f"`fedclass deploy next {self.root}` ({have})"
 

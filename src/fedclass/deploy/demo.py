@@ -14,7 +14,7 @@ PER_CLASS = 120  # images at each site
 CONFIG = {
     "set": "train.rounds=4 train.local_epochs=4 train.batch_size=16 optimizer.learning_rate=0.03 "
     "server.participation=1.0 memory.per_client=50 evaluation.every=0",
-    "next-task": "word",
+    "next-task": "manual",
     "classes-admit": "all",
     "tasks": 2,
     "min-sites": 3,

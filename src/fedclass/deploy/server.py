@@ -57,7 +57,7 @@ class ServerSettings:
         Field(description='"sites": what they announce; "recipe": its tasks, at sites made by `fedclass deploy split`'),
     ] = "sites"
     next_task: Annotated[
-        Literal["rounds", "word", "classes"],
+        Literal["rounds", "manual", "classes"],
         Field(description="a task begins after the rounds of the last, on the operator's word, or with enough classes"),
     ] = "rounds"
     new_classes: Annotated[int, Field(ge=1, description='for "classes": so many new ones')] = 1
