@@ -34,7 +34,7 @@ def write_photos(root: Path) -> None:
 def test_every_block_of_the_page_works(tmp_path: Path) -> None:
     write_photos(tmp_path)
     blocks = re.findall(r"```(\w*)\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert [language for language, _ in blocks] == ["toml", "python", "python", "", "python", "", "", "python"]
+    assert [language for language, _ in blocks] == ["toml", "python", "python", "", "python", "", "", "", "python"]
     said = []
     for language, block in blocks:
         if language == "toml":
@@ -50,7 +50,7 @@ def test_every_block_of_the_page_works(tmp_path: Path) -> None:
         ):
             assert done.returncode == 0, f"{block}\n{done.stderr}"
             said.append(done.stdout)
-    _, table, one, two, many, python, own, half, export, onnx = said
+    _, table, one, two, many, python, own, half, _, export, onnx = said
     assert "accuracy_last" in table
     assert "round_in_run" in table
     assert one.count("photos/test/cat/") == 6
@@ -59,5 +59,6 @@ def test_every_block_of_the_page_works(tmp_path: Path) -> None:
     assert len(python.splitlines()) == 2
     assert "24 test images" in own
     assert json.loads(half)["images"] == 12
+    assert (tmp_path / "my-model" / "README.md").exists()
     assert "model.onnx: images (N, 8, 8, 3)" in export
     assert onnx.split() == [python.split()[0]]  # the graph says what the model says

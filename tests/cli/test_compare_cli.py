@@ -247,7 +247,7 @@ def test_the_paper_beside_ours_at_a_reduced_scale(tiny_settings: list[str], tmp_
     line = lines["fedclass (paper)", "global_accuracy"]
     assert (float(line["paper"]), float(line["ours"])) == (97.0, pytest.approx(mean))
     assert float(line["difference"]) == pytest.approx(mean - 97.0)
-    assert "train.rounds=2 (recipe: 20)" in line["changed"]
+    assert "train.rounds=2 (recipe: 7)" in line["changed"]
     assert len(lines) == 2 * 4
     assert "| fedavg (standard) | task 1 | 34.66 † |" in (folder / "results.md").read_text()
 

@@ -157,7 +157,7 @@ def test_a_function_of_the_users_own(user_module):
     assert images.train.images.flags.writeable  # torch.from_numpy warns of anything else
     assert load("own_data:load").sha256 == load("own_data:load").sha256, "what it draws is seeded"
     for spoil, said in {
-        "raise": r"data\.name: 'own_data:load' failed: KeyError: 'no such array' \(.*own_data\.py, line 13\)",
+        "raise": r"data\.name: 'own_data:load' failed: KeyError: 'no such array' \(.*own_data\.py, line 13, in load\)",
         "labels": "own_data:load: 2 images but 4 labels",
         "nothing": "'own_data:load' returned a NoneType; it must return a dict with x_train",
     }.items():

@@ -293,7 +293,7 @@ def test_registry_is_consistent():
 def test_unknown_name_suggests_the_nearest():
     with pytest.raises(ConfigError, match=r"unknown data set 'cifar-10'; did you mean 'cifar10'\?"):
         load("cifar-10")
-    with pytest.raises(ConfigError, match="unknown data set 'xyz'; known are synnum, cifar10,"):
+    with pytest.raises(ConfigError, match="unknown data set 'xyz'; known are synnum, drawn-characters, cifar10,"):
         load("xyz")
 
 

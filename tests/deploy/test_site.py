@@ -779,10 +779,12 @@ def test_own_code_runs_if_the_owner_allows_it(trial: Trial, user_module: Callabl
     allowing = Site(replace(trial.settings, allow=("site_methods:Mine",)))
     assert allowing.run(plan, job).examples == 12
     failing = replace(plan, recipe={**plan.recipe, "method": {"name": "site_methods:Mine", "fails": True}})
-    with pytest.raises(ClientError, match=r"client 5, task 1, round 1: RuntimeError: as wanted \(.*site_methods.py"):
+    with pytest.raises(
+        ClientError, match=r"client 5, task 1, round 1: Mine.loss: RuntimeError: as wanted \(.*site_methods.py"
+    ):
         allowing.run(failing, job)
     testing = Site(replace(allowing.settings, holdout=0.6))
-    with pytest.raises(ClientError, match="client 5, task 1, evaluation: RuntimeError: as wanted"):
+    with pytest.raises(ClientError, match=r"client 5, task 1, evaluation: Mine\.predict: RuntimeError: as wanted"):
         testing.run(plan, replace(job, phase="evaluate"))
 
 

@@ -125,7 +125,7 @@ def test_the_whole_recipe_is_in_the_key_but_for_named_exceptions(tiny: Tiny) -> 
         return [key_after(replace(setup, experiment=experiment), tasks, code) for tasks in (1, 2)]
 
     first, second = (key_after(setup, tasks, code) for tasks in (1, 2))
-    keys = [*flat(tables), "new", *(f"{section}.new" for section in [*SECTIONS, "method"])]
+    keys = [*flat(tables), "data.title", "new", *(f"{section}.new" for section in [*SECTIONS, "method"])]
     assert {key.partition(".")[0] for key in keys} == {"seed", "new", *SECTIONS, "method"}
     for name in keys:
         found = changed(name)
@@ -134,7 +134,7 @@ def test_the_whole_recipe_is_in_the_key_but_for_named_exceptions(tiny: Tiny) -> 
         else:
             assert found[1] != second, name
             assert (found[0] == first) == name.startswith("method."), name
-    assert APART.keys() <= {*flat(tables), "partition.path"}, "an exception for a key that is gone"
+    assert APART.keys() <= {*flat(tables), "partition.path", "data.title"}, "an exception for a key that is gone"
 
 
 def test_what_does_not_matter_yet_is_not_in_the_key(tiny: Tiny) -> None:

@@ -58,7 +58,7 @@ def test_each_part_of_an_experiment_may_have_a_seed_of_its_own(
 
 
 def test_seeds_that_make_no_sense() -> None:
-    with pytest.raises(ConfigError, match=r"\[seeds\]: unknown key 'init'"):
+    with pytest.raises(ConfigError, match=r"seeds\.init=3: unknown key 'init'"):
         load(None, ["seeds.init=3"])
-    with pytest.raises(ConfigError, match=r"\[seeds\]: training = -1"):
+    with pytest.raises(ConfigError, match=r"seeds\.training=-1: "):
         load(None, ["seeds.training=-1"])
