@@ -37,9 +37,9 @@ class Rules:
     """When tasks begin and when they end.
 
     next_task: "rounds" (as soon as the last one's rounds are done), "manual" (when the operator says so), or "classes"
-    (when `new_classes` may be admitted). Whichever it is, a task needs a class that is new, unless the operator gives the
-    word for one with new images of known classes alone; and the first one needs no word.  tasks: how many, unless the
-    operator wants another; 0: until the operator says so.  min_sites: without which no task and no round begins.
+    (when `new_classes` may be admitted). Whichever it is, a task needs a class that is new, unless the operator
+    asks for one with new images of known classes alone; the first one need not be asked for.  tasks: how many, unless
+    the operator wants another; 0: until the operator says so.  min_sites: without which no task and no round begins.
     ask_every: seconds between two questions to sites.  wait: seconds to wait for sites without which nothing can be
     learned or tested.  image: (H, W, C); none: what most sites have.
     """
