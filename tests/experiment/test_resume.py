@@ -286,6 +286,20 @@ def test_a_finished_run_whose_data_moved_is_read_if_the_images_are_the_same(
         run_one(tiny(f"data.path={tmp_path / 'copy.npz'}", method="fedavg"), tmp_path / "run", go_on=True)
 
 
+def test_a_finished_run_is_not_shown_for_other_images(tiny: Tiny, tiny_file: Path, tmp_path: Path) -> None:
+    """At the same place; nothing of the recipe tells."""
+    mine = tmp_path / "mine.npz"
+    shutil.copy(tiny_file, mine)
+    experiment = tiny(f"data.path={mine}", method="fedavg")
+    run_one(experiment, tmp_path / "run")
+    with np.load(tiny_file) as archive:
+        np.savez(mine, **{**archive, "x_train": archive["x_train"][::-1]})
+    with pytest.raises(RunError, match="the images of npz are not those it was made with; put them back"):
+        run_one(experiment, tmp_path / "run", go_on=True)
+    with pytest.raises(RunError, match="the images of npz are not those it was made with"):
+        run_all([(experiment, tmp_path / "run")], workers=1, listen=lambda *_: None)
+
+
 def test_a_partition_that_moved_is_compared_by_what_it_says(tiny: Tiny, tmp_path: Path) -> None:
     stream = prepare(tiny()).stream
     old, new = tmp_path / "old.json", tmp_path / "new.json"

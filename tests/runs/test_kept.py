@@ -10,7 +10,9 @@ from commands import called
 from fedclass.errors import RunError
 from fedclass.experiment.launch import run_one
 from fedclass.experiment.resume import PLACES
+from fedclass.report.collect import collect
 from fedclass.report.history import read_history
+from fedclass.report.page import report
 from fedclass.runs import kept
 from fedclass.runs.find import list_runs
 from fedclass.runs.kept import Kept, check, keep
@@ -73,6 +75,12 @@ def test_what_was_changed_is_noticed(target, name):
         path.write_bytes(content.replace(b"0", b"1", 1))
     with pytest.raises(RunError, match=f"{name}: was changed after the run had been kept"):
         check(target)
+    with pytest.raises(RunError, match="was changed after the run had been kept"):
+        collect([target], print)
+    with pytest.raises(RunError, match="was changed after the run had been kept"):
+        report(target, out=target.parent / "report.html")
+    _, (damage,) = list_runs(target)
+    assert "was changed after the run had been kept" in str(damage)
 
 
 def test_a_summary_that_is_not_the_runs_is_not_kept(finished, tmp_path):

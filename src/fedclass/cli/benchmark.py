@@ -225,13 +225,13 @@ def verify(
     from fedclass.experiment.launch import run_one
     from fedclass.experiment.setup import prepare
     from fedclass.report.verify import compared
-    from fedclass.runs.kept import NAME, check
+    from fedclass.runs.kept import read_result
     from fedclass.runs.layout import fresh
     from fedclass.runs.summary import Result
     from fedclass.studies import said_when_stopped
 
     root = result.parent if result.is_file() else result
-    known = check(root) if (root / NAME).exists() else Result.read(root)
+    known = read_result(root)
     experiment = _again(root, places or ())
     _check_images(root, prepare(experiment).stream.data.sha256)
     target = out or fresh(f"verify-{root.name}")

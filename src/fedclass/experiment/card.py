@@ -8,6 +8,7 @@ import fedclass
 from fedclass.errors import ConfigError, RunError
 from fedclass.experiment.trained import TrainedModel, load_model
 from fedclass.runs.layout import RunDirectory, write_atomically
+from fedclass.runs.progress import left_out
 from fedclass.runs.summary import Result
 
 HEAD = """---
@@ -46,7 +47,10 @@ def card(model: TrainedModel, summary: dict[str, Any]) -> str:
     """What whoever finds the model has to know; no figure that the run did not measure."""
     about = model.description
     height, width, channels = about.image
-    parameters = ", ".join(f"{key} = {value}" for key, value in about.method.items() if key != "name")
+    parameters = ", ".join(
+        f"{key} = {value}" for key, value in about.method.items() if key != "name" and value is not None
+    )
+    sizes = ", ".join(map(str, summary["tasks"]))
     figures = {
         "accuracy per image, all classes (accuracy_last)": summary["accuracy_last"],
         "mean over classes (accuracy_last_macro)": summary["accuracy_last_macro"],
@@ -55,8 +59,8 @@ def card(model: TrainedModel, summary: dict[str, Any]) -> str:
     lines = [
         f"# {about.method['name']} on {about.dataset}",
         "",
-        f"An image classifier that several clients learned together, in tasks of {summary['tasks']} classes, by",
-        f"federated class-incremental learning. Made by fedclass {about.version}.",
+        f"An image classifier that several clients learned together, in tasks of {sizes} classes,",
+        f"by federated class-incremental learning. Made by fedclass {about.version}.",
         "",
         f"- Input: {height} x {width} pixels, {channels} channel{'s' * (channels > 1)}",
         f"- Classes: {', '.join(model.classes)}",
@@ -71,6 +75,8 @@ def card(model: TrainedModel, summary: dict[str, Any]) -> str:
         *(f"| {name} | {value:.1f} |" for name, value in figures.items() if value is not None),
         "",
     ]
+    if parts := left_out(summary):
+        lines += [f"Not on all of the data: it {'; '.join(parts)}.", ""]
     if summary["official_data"] is False:
         lines += [f"The files of {about.dataset} did not have the published checksums.", ""]
     use = ["```python", "import fedclass", "", 'model = fedclass.load_model("FOLDER")']

@@ -3,12 +3,13 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fedclass.engines.inprocess import InProcess
 from fedclass.engines.processes import Processes
 from fedclass.engines.shared import Shared
 from fedclass.engines.starting import CONTEXT, leave_if_unguarded
+from fedclass.errors import ConfigError
 from fedclass.experiment.checkpoint import Checkpoints
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.resume import check_config, check_data, check_places
@@ -51,6 +52,7 @@ def run_one(
     what the directory holds is taken although code has changed since; such runs say so.  until: stop after so many
     tasks, to go on another time; what is returned is then empty.
     """
+    _check_arguments(experiment, engine, workers)
     leave_if_unguarded()
     directory = RunDirectory(Path(root))
     setup: Setup | None
@@ -79,16 +81,26 @@ def run_one(
         return run(setup, pool, directory, listen, done=done(setup), **how)
 
 
+def _check_arguments(experiment: object, engine: str | None, workers: int | None) -> None:
+    if not isinstance(experiment, Experiment):
+        raise ConfigError(f"experiment: is a {type(experiment).__name__}; fedclass.load makes one of a recipe")
+    if engine not in (None, *get_args(EngineName)):
+        raise ConfigError(f"engine = {engine!r}: must be one of {', '.join(get_args(EngineName))}, or None")
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers = {workers!r}: must be at least 1")
+
+
 def left_to_do(
     experiment: Experiment, directory: RunDirectory, *, changed_code: bool
 ) -> tuple[Setup | None, list[str]]:
     """The experiment that a run directory holds, prepared to go on, or None if it is finished; and which code changed.
 
     What does not belong together is refused: another recipe, other code, other images. Of a finished run, the images
-    are looked at only if they are said to be elsewhere, and the model is built only if it is the user's own.
+    are looked at only if they are the user's own, and the model is built only if it is.
     """
-    moved = check_config(directory, experiment.to_tables())
-    if directory.finished and not moved and ":" not in experiment.model.name:
+    moved, data = check_config(directory, experiment.to_tables()), experiment.data
+    own = moved or data.path or ":" in data.name or ":" in experiment.model.name
+    if directory.finished and not own:
         return None, check_code(directory, of_code(experiment), changed_code=changed_code)
     check_places(directory, experiment)
     setup, changed = prepare(experiment), list[str]()
@@ -96,8 +108,7 @@ def left_to_do(
         changed = check_code(directory, sources(setup), changed_code=changed_code)
     if not directory.finished:
         return setup, changed
-    if moved:
-        check_data(directory, setup)
+    check_data(directory, setup)
     return None, changed
 
 

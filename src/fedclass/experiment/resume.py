@@ -121,7 +121,10 @@ def check_data(directory: RunDirectory, setup: Setup) -> None:
     """Refuse other images than a run was begun with."""
     started = next((event for event in read_events(directory.events) if isinstance(event, RunStarted)), None)
     if started is None or started.dataset_sha256 != setup.stream.data.sha256:
-        raise RunError(f"{directory.root}: the images of {setup.experiment.data.name} are not those it was made with")
+        raise RunError(
+            f"{directory.root}: the images of {setup.experiment.data.name} are not those it was made with; "
+            "put them back, or write to another directory"
+        )
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], among: Collection[str] | None = None) -> str:

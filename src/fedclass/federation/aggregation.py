@@ -41,7 +41,7 @@ class AggregationSettings:
         Field(
             ge=0,
             description="longest update, as a multiple of the round's median; 0: no limit; "
-            "not given: 0 in a simulation, 2 where classes come from sites",
+            "not given: 0 in a simulation, 1 where classes come from sites",
         ),
     ] = None
     max_examples: Annotated[int, Field(ge=0, description="as many examples count at most; 0: no limit")] = 0

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fedclass.errors import RunError
 from fedclass.runs.find import find_runs
+from fedclass.runs.kept import read_result
 from fedclass.runs.layout import RunDirectory
 from fedclass.runs.order import Order
 from fedclass.runs.summary import Result
@@ -30,7 +31,7 @@ def collect(paths: Sequence[Path], warn: Callable[[str], None]) -> tuple[list[Re
         for root in roots:
             if root not in finished:
                 warn(f"{root}: not finished, left out")
-        found |= {root.resolve(): Result.read(root) for root in finished if root.resolve() not in found}
+        found |= {root.resolve(): read_result(root) for root in finished if root.resolve() not in found}
         if path not in roots:  # a run that is named itself comes in the order of the names
             against = against or next((order.against for order in orders.values() if order.against), None)
     return list(found.values()), against

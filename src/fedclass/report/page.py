@@ -9,6 +9,7 @@ from fedclass.errors import ConfigError
 from fedclass.report.history import read_history
 from fedclass.report.html import write_report
 from fedclass.runs.find import find_all
+from fedclass.runs.kept import NAME, check
 
 Place = str | os.PathLike[str]
 
@@ -36,7 +37,11 @@ def write(places: Place | Iterable[Place], *, out: Place | None = None, picture:
     drawn = None if picture is None else Path(picture).expanduser()
     if drawn is not None and drawn.suffix != ".svg":
         raise ConfigError(f"picture {picture}: is an SVG file; let its name end in .svg")
-    histories = [read_history(path) for path in find_all(folders)]
+    found = find_all(folders)
+    for path in found:
+        if (path / NAME).exists():
+            check(path)
+    histories = [read_history(path) for path in found]
     if out is None and len(folders) == 1:
         page, figures = folders[0] / "report.html", folders[0] / "figures"
     else:

@@ -7,9 +7,9 @@ from typing import Any
 
 from fedclass.errors import RunError
 from fedclass.runs.events import RoundFinished, RunStarted, SitesKnown, read_events
+from fedclass.runs.kept import read_result
 from fedclass.runs.layout import EVENTS, RunDirectory
 from fedclass.runs.order import Order
-from fedclass.runs.summary import Result
 
 
 def find_runs(place: Path, *, waiting: bool = False) -> list[Path]:
@@ -72,7 +72,7 @@ def list_runs(place: Path) -> tuple[list[Listed], list[RunError]]:
     for directory in sorted(directories, key=lambda directory: directory.events.stat().st_mtime):
         try:
             facts = list(read_events(directory.events))
-            summary = Result.read(directory.root).summary if directory.finished else None
+            summary = read_result(directory.root).summary if directory.finished else None
         except RunError as error:
             damaged.append(error)
             continue

@@ -97,6 +97,11 @@ def check(root: Path) -> Result:
     return result
 
 
+def read_result(root: Path) -> Result:
+    """The result of a run; of one that is kept, only if nothing of it was changed since."""
+    return check(root) if (root / NAME).exists() else Result.read(root)
+
+
 def _check_finished(directory: RunDirectory, summary: Mapping[str, Any]) -> None:
     told = [event.summary for event in read_events(directory.events) if isinstance(event, RunFinished)]
     if not told or told[-1] != summary:
