@@ -66,7 +66,8 @@ def test_digits_can_be_prepared_with_all_of_their_methods():
     for name in ("digits_5task-reduced", "digits_misaligned-reduced"):
         protocol = find_protocol(name)
         for choice in protocol.choices(None):
-            prepare(protocol.experiment(choice))
+            experiment = protocol.experiment(choice)
+            assert sum(prepare(experiment).stream.task_sizes) == 10, choice.name
 
 
 def test_unknown_protocols_and_recipes_without_one_are_told():
