@@ -3,10 +3,12 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
+from torch.optim.sgd import sgd
 
 from fedclass.methods.base import Progress, Rates
 from fedclass.models.incremental import IncrementalModel
@@ -78,7 +80,9 @@ class Steps:
         return {"betas": (rates.momentum, self.settings.beta2)}
 
     def clear(self) -> None:
-        self._optimizer.zero_grad(set_to_none=False)
+        for section in self.model.movable:
+            assert section.grad is not None
+            section.grad.zero_()
 
     def step(self) -> None:
         if self.settings.clip:
@@ -86,7 +90,7 @@ class Steps:
         self._optimizer.step()
 
 
-def _groups(settings: OptimizerSettings, model: IncrementalModel) -> list[dict[str, object]]:
+def _groups(settings: OptimizerSettings, model: IncrementalModel) -> list[dict[str, Any]]:
     """Groups for torch's optimizers: one of whole sections, unless the settings treat some parameters apart."""
     if settings.head_rate == 1 and settings.decay_all:
         return [{"params": model.movable, "factor": 1.0, "decays": True}]
@@ -98,5 +102,28 @@ def _groups(settings: OptimizerSettings, model: IncrementalModel) -> list[dict[s
     return [{"params": parts, "factor": factor, "decays": decays} for (factor, decays), parts in found.items()]
 
 
-def _optimizer(settings: OptimizerSettings, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(groups) if settings.name == "sgd" else torch.optim.AdamW(groups)
+def _optimizer(settings: OptimizerSettings, groups: list[dict[str, Any]]) -> "Sgd | torch.optim.AdamW":
+    return Sgd(groups) if settings.name == "sgd" else torch.optim.AdamW(groups)
+
+
+class Sgd:
+    """torch.optim.SGD by its function: the class imports torch's compiler, a second of every process that trains."""
+
+    def __init__(self, groups: list[dict[str, Any]]) -> None:
+        self.param_groups = groups
+        self._momentum: list[list[Tensor | None]] = [[None] * len(group["params"]) for group in groups]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group, momentum in zip(self.param_groups, self._momentum, strict=True):
+            sgd(
+                group["params"],
+                [part.grad for part in group["params"]],
+                momentum,
+                lr=group["lr"],
+                momentum=group["momentum"],
+                weight_decay=group["weight_decay"],
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+            )
