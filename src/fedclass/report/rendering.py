@@ -12,7 +12,6 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure  # without pyplot: no window system, no global state
-from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from numpy.typing import NDArray
 
 from fedclass.report.drawing import partition_figure
@@ -97,9 +96,10 @@ def _drawn(figure: Figure, format: str, *, fonts: str) -> bytes:
     buffer = io.BytesIO()
     settings: dict[Any, Any] = {"svg.hashsalt": "fedclass", "svg.fonttype": fonts, "pdf.fonttype": 42}  # 42: TrueType
     with _quiet(), matplotlib.rc_context(settings):
-        if not isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine | None):
-            figure.draw_without_rendering()
-            figure.set_layout_engine("none")  # found once: it takes as long as drawing, and holds for every format
+        layout = figure.get_layout_engine()
+        if layout is not None:  # found once: it takes as long as drawing, and holds for every format
+            layout.execute(figure)
+            figure.set_layout_engine(None)  # with any other, matplotlib draws everything once more before it saves
         figure.savefig(
             buffer, format=format, dpi=200, metadata=dict.fromkeys(UNTOLD[format]), transparent=fonts == "none"
         )
