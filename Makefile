@@ -6,7 +6,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile all modules again
 
-.PHONY: help demo demo-flower test test-fast coverage check docs wheel bench bench-flower clean
+.PHONY: help demo demo-flower test test-fast test-release coverage check docs wheel bench bench-flower clean
 .DEFAULT_GOAL := help
 
 help: ## print this list
@@ -22,11 +22,14 @@ help: ## print this list
 demo: .venv/ready ## FedAvg, FedCLASS and FedEven side by side on drawn digits (no download)
 	$(BIN)/fedclass compare demo --methods fedavg,fedclass,fedeven
 
-test: .venv/ready ## all tests; at the end, what was skipped and how to have it
-	$(BIN)/pytest --numprocesses 3 --dist worksteal
+test: .venv/ready ## the tests; at the end, what was skipped and how to have it
+	$(BIN)/pytest --numprocesses 4 --dist worksteal -m 'not release'
 
 test-fast: .venv/ready ## the tests without whole runs, processes, servers or a browser (a minute)
-	$(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not slow'
+	$(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not slow and not release'
+
+test-release: .venv/ready ## the rest: pages and notebook as programs, site, wheel, machines in network namespaces
+	$(BIN)/pytest --numprocesses 2 --dist worksteal -m release
 
 coverage: .venv/ready ## all tests again, and which lines they have run, in their processes too
 	$(BIN)/coverage erase

@@ -15,7 +15,7 @@ seeds = [0]
 """
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_notebook_runs_and_is_stored_without_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat = pytest.importorskip("nbformat", reason="needs Jupyter: pip install nbclient ipykernel")
     nbclient = pytest.importorskip("nbclient", reason="needs Jupyter: pip install nbclient ipykernel")

@@ -26,7 +26,7 @@ def _modules_forgotten():
         sys.modules.pop(name, None)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.usefixtures("_modules_forgotten")
 def test_every_block_of_the_page_works(tmp_path: Path) -> None:
     write_photos(tmp_path)

@@ -38,7 +38,7 @@ def test_workflows_and_hooks_call_what_make_calls() -> None:
         for job in yaml.safe_load(workflow.read_text())["jobs"].values():
             words = [step["run"].split() for step in job["steps"] if step.get("run", "").startswith("make ")]
             called |= {target for _, *rest in words for target in rest}
-    assert called == {"check", "test", "docs", "wheel"} <= targets
+    assert called == {"check", "test", "test-release", "docs", "wheel"} <= targets
     check = re.findall(r"^\t\$\(BIN\)/([\w-]+)", makefile.partition("\ncheck:")[2].partition("\n\n")[0], re.MULTILINE)
     (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert [hook["entry"].split()[0] for hook in local["hooks"]] == [f".venv/bin/{tool}" for tool in check]
@@ -52,7 +52,7 @@ def carried_out(*words: str | Path, cwd: Path) -> str:
     return result.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.skipif(bool(MISSING), reason=f"needs {', '.join(MISSING)}; to have it: pip install '.[release]'")
 def test_wheel_and_sdist_work_in_an_environment_of_their_own(tmp_path: Path) -> None:
     """The wheel is built from the sdist. Its dependencies are this environment's: a .pth file makes them visible, but

@@ -12,7 +12,7 @@ from commands import called
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_page_can_be_pasted_into_python(tmp_path: Path) -> None:
     """Typed code has no file: its classes reach other processes all the same, and the page compares the bits."""
     page = PAGE.read_text()

@@ -20,7 +20,7 @@ NEEDED = ("mkdocs", "material", "mkdocstrings")
 MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.skipif(bool(MISSING), reason=f"needs {', '.join(MISSING)}; to have it: pip install '.[docs]'")
 def test_the_site_builds_without_a_warning_and_says_what_the_code_does(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]

@@ -30,7 +30,7 @@ def write_photos(root: Path) -> None:
     Image.fromarray(rng.integers(0, 65536, (20, 20)).astype(np.uint16)).save(root / "scan.tif")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_every_block_of_the_page_works(tmp_path: Path) -> None:
     write_photos(tmp_path)
     blocks = re.findall(r"```(\w*)\n(.*?)```", PAGE.read_text(), re.DOTALL)

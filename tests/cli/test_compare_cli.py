@@ -11,18 +11,18 @@ import pytest
 from commands import called, started
 from fedclass.cli.reproduce import System, _runs_of
 from fedclass.report.paper import find
+from users import Project
 
 
-def done(*words: str, cwd: Path, anew: bool = False) -> str:
-    """anew: in a process of its own, for code that was edited."""
-    result = started(*words, cwd=cwd) if anew else called(*words, cwd=cwd)
+def done(*words: str, cwd: Path) -> str:
+    result = called(*words, cwd=cwd)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
-def failed(*words: str, cwd: Path, code: int, anew: bool = False) -> str:
+def failed(*words: str, cwd: Path, code: int) -> str:
     """The one line of a user's mistake."""
-    result = started(*words, cwd=cwd) if anew else called(*words, cwd=cwd)
+    result = called(*words, cwd=cwd)
     assert result.returncode == code, result.stderr
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
@@ -123,45 +123,40 @@ class Mine(FedAvg):
 
 @pytest.mark.slow
 def test_a_comparison_of_edited_code_is_refused_and_never_shows_the_old_figures_as_new(
-    tiny_settings: list[str], tmp_path: Path
+    tiny_settings: list[str], project: Project
 ) -> None:
-    (tmp_path / "mine.py").write_text(MINE)
-    (tmp_path / "helper.py").write_text("FACTOR = 1.0")
+    project.write(mine=MINE, helper="FACTOR = 1.0")
+    root = project.root
     words = ["--methods", "fedavg,mine:Mine", *settings([*tiny_settings, "train.rounds=1"]), "--out", "both"]
-    first = done("compare", *words, cwd=tmp_path, anew=True)
-    assert done("compare", *words, cwd=tmp_path, anew=True)[-200:] == first[-200:], "the same code shows the same again"
-    (tmp_path / "helper.py").write_text("FACTOR = 30.0")
-    line = failed("compare", *words, cwd=tmp_path, code=4, anew=True)
+    first = done("compare", *words, cwd=root)
+    assert done("compare", *words, cwd=root)[-200:] == first[-200:], "the same code shows the same again"
+    project.write(helper="FACTOR = 30.0")
+    line = failed("compare", *words, cwd=root, code=4)
     assert "both/mine-Mine-s0: its code has changed: helper.py changed." in line
     assert "--changed-code" in line
-    shown = done("compare", *words, "--seeds", "0,1", "--changed-code", cwd=tmp_path, anew=True)
+    project.forget()
+    shown = done("compare", *words, "--seeds", "0,1", "--changed-code", cwd=root)
     assert "MIXED CODE: the seeds of mine:Mine (standard) were run by different code." in shown
-    assert "MIXED CODE" in done("table", "both", cwd=tmp_path)
-    other = done("compare", *words[:-1], "new", cwd=tmp_path, anew=True)
+    assert "MIXED CODE" in done("table", "both", cwd=root)
+    other = done("compare", *words[:-1], "new", cwd=root)
     assert "MIXED CODE" not in other
-    assert summary(tmp_path / "new" / "mine-Mine-s0") != summary(tmp_path / "both" / "mine-Mine-s0")
-    shas = [summary(tmp_path / folder / "mine-Mine-s0")["weights_sha256"] for folder in ("both", "new")]
+    assert summary(root / "new" / "mine-Mine-s0") != summary(root / "both" / "mine-Mine-s0")
+    shas = [summary(root / folder / "mine-Mine-s0")["weights_sha256"] for folder in ("both", "new")]
     assert shas[0] != shas[1]
 
 
 @pytest.mark.slow
-def test_resume_refuses_edited_code_too(tiny_settings: list[str], tmp_path: Path) -> None:
+def test_resume_refuses_edited_code_too_as_new_processes_see_it(tiny_settings: list[str], tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "helper.py").write_text("FACTOR = 1.0")
-    done(
-        "run",
-        "--method",
-        "mine:Mine",
-        *settings([*tiny_settings, "train.rounds=1"]),
-        "--out",
-        "run",
-        cwd=tmp_path,
-        anew=True,
-    )
+    words = ["--method", "mine:Mine", *settings([*tiny_settings, "train.rounds=1"]), "--out", "run"]
+    assert started("run", *words, cwd=tmp_path).returncode == 0
     (tmp_path / "run" / "summary.json").unlink()
     (tmp_path / "helper.py").write_text("FACTOR = 30.0")
-    assert "helper.py changed" in failed("run", "--resume", "run", cwd=tmp_path, code=4, anew=True)
-    assert "MIXED CODE: run went on" in done("run", "--resume", "run", "--changed-code", cwd=tmp_path, anew=True)
+    refused = started("run", "--resume", "run", cwd=tmp_path)
+    assert refused.returncode == 4
+    assert "helper.py changed" in refused.stderr
+    assert "MIXED CODE: run went on" in started("run", "--resume", "run", "--changed-code", cwd=tmp_path).stdout
     assert "--changed-code is for --resume" in failed("run", "--changed-code", cwd=tmp_path, code=2)
 
 

@@ -43,7 +43,7 @@ def may_make_namespaces() -> bool:
 
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.release,
     pytest.mark.skipif(NGINX is None, reason="needs nginx; to have it: apt-get install nginx"),
     pytest.mark.skipif(
         not may_make_namespaces(),

@@ -68,13 +68,39 @@ def stopped_after(experiment: Experiment, root: Path, rounds: int, *, go_on: boo
         run_one(experiment, root, stop_after(rounds), go_on=go_on)
 
 
+class Before:
+    """Runs that several tests begin with, each carried out once and copied to where a test wants it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.places = root, dict[tuple[str, int], Path]()
+
+    def copied(self, experiment: Experiment, root: Path, rounds: int = 0) -> None:
+        """The whole run, or what a stop after that many rounds has left."""
+        key = experiment.to_toml(), rounds
+        if key not in self.places:
+            place = self.root / str(len(self.places))
+            if rounds:
+                stopped_after(experiment, place, rounds)
+            else:
+                run_one(experiment, place)
+            self.places[key] = place
+        shutil.copytree(self.places[key], root)
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Before:
+    return Before(tmp_path_factory.mktemp("before"))
+
+
 @pytest.mark.parametrize(
     ("method", "rounds"), [("fedclass", 1), ("fedclass", 2), ("fedclass", 3), ("fedicarl", 5), ("fedwa", 6)]
 )
-def test_a_run_stopped_anywhere_ends_with_the_same_bits(method: str, rounds: int, tiny: Tiny, tmp_path: Path) -> None:
+def test_a_run_stopped_anywhere_ends_with_the_same_bits(
+    method: str, rounds: int, before: Before, tiny: Tiny, tmp_path: Path
+) -> None:
     """In the first round; at the end of a task; in the second one with teacher and exemplars; before the evaluation."""
     experiment = tiny("train.rounds=3", "server.participation=0.7", method=method)
-    run_one(experiment, tmp_path / "whole")
+    before.copied(experiment, tmp_path / "whole")
     stopped_after(experiment, tmp_path / "cut", rounds)
     run_one(experiment, tmp_path / "cut", go_on=True)
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
@@ -128,7 +154,7 @@ def test_kill_9_at_random_moments_loses_nothing(tiny: Tiny, tmp_path: Path) -> N
     experiment = tiny("train.rounds=6", method="fedclass")
     run_one(experiment, tmp_path / "whole")
     recipe = tmp_path / "whole" / "config.toml"
-    words = [sys.executable, "-c", KILLED, str(recipe), str(tmp_path / "killed"), "0", "16"]
+    words = [sys.executable, "-c", KILLED, str(recipe), str(tmp_path / "killed"), "0", "10"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
@@ -178,11 +204,11 @@ def flipped(path: Path) -> None:
     ],
 )
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(
-    kind: str, damage: Callable[[Path], object], tiny: Tiny, tmp_path: Path
+    kind: str, damage: Callable[[Path], object], before: Before, tiny: Tiny, tmp_path: Path
 ) -> None:
     experiment = tiny("train.rounds=3", method="fedclass")
-    run_one(experiment, tmp_path / "whole")
-    stopped_after(experiment, tmp_path / "cut", 6)
+    before.copied(experiment, tmp_path / "whole")
+    before.copied(experiment, tmp_path / "cut", 6)
     damage(newest(tmp_path / "cut", kind))
     heard: list[Event] = []
     run_one(experiment, tmp_path / "cut", heard.append, go_on=True)
@@ -208,10 +234,12 @@ def test_when_all_checkpoints_are_damaged_the_run_begins_anew(tiny: Tiny, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["json", "models", "clients"])
-def test_after_damage_there_are_two_whole_checkpoints_again(kind: str, tiny: Tiny, tmp_path: Path) -> None:
+def test_after_damage_there_are_two_whole_checkpoints_again(
+    kind: str, before: Before, tiny: Tiny, tmp_path: Path
+) -> None:
     """The round that is done again has the same bits, and the name of the damaged file."""
     experiment = tiny("train.rounds=4", method="fedclass")
-    stopped_after(experiment, tmp_path / "cut", 7)
+    before.copied(experiment, tmp_path / "cut", 7)
     flipped(newest(tmp_path / "cut", kind))
     stopped_after(experiment, tmp_path / "cut", 7, go_on=True)
     known = Checkpoints(tmp_path / "cut" / "checkpoints")
