@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ import torch
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.recipe import load
 from users import Project
+from waiting import alive
 
 # No limit of time, which would be one on how busy the machine is; pytest's own is for what hangs.
 hypothesis.settings.register_profile(
@@ -30,6 +32,24 @@ os.environ["COLUMNS"] = "160"
 # processes that they start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+MEMORY, ROOM = Path("/dev/shm"), 8 * 2**30  # a file system in memory, and the bytes that it must have for us
+FOLDER = "fedclass-tests-"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests write and delete files by the ten thousand, and wait for disks: in memory, where there is enough of it."""
+    if hasattr(config, "workerinput") or config.option.basetemp or not MEMORY.is_dir():
+        return
+    for left in MEMORY.glob(f"{FOLDER}*"):  # of tests that were killed
+        if not alive(int(left.name.removeprefix(FOLDER))):
+            shutil.rmtree(left, ignore_errors=True)
+    about = os.statvfs(MEMORY)
+    if about.f_bavail * about.f_frsize >= ROOM and not about.f_flag & (os.ST_NOEXEC | os.ST_RDONLY):
+        folder = MEMORY / f"{FOLDER}{os.getpid()}"
+        config.option.basetemp = str(folder)
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 WHOLE_RUNS = {"tiny_file", "federation", "project"}  # what a test that trains asks for
