@@ -54,7 +54,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 WHOLE_RUNS = {"tiny_file", "federation", "project"}  # what a test that trains asks for
 LONGEST = (  # modules, or tests of them, that wait for many processes; the longest one first
-    "deploy/test_loopback.py::test_the_same_bits",
     "deploy/test_loopback.py::test_rounds_go_on",
     "deploy/test_security.py",
     "engines/test_signals.py",

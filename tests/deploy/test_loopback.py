@@ -30,7 +30,6 @@ from waiting import wait_until
 Tiny = Callable[..., Experiment]
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes to kill through /proc"),
 ]
 
@@ -138,6 +137,7 @@ def attack(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.release
 def test_the_same_bits_although_server_and_link_are_killed(tiny: Tiny, tmp_path: Path) -> None:
     """kill -9 of the ServerApp in the first task, of the SuperLink in the second; each run again goes on.
 
@@ -173,6 +173,7 @@ def test_the_same_bits_although_server_and_link_are_killed(tiny: Tiny, tmp_path:
     wait_until(lambda: processes("flower-", root) + processes("flwr-", root) == [], "the end of all processes")
 
 
+@pytest.mark.slow
 def test_rounds_go_on_while_sites_come_and_go(tiny: Tiny, tmp_path: Path) -> None:
     """One joins late and fails later, one is killed and comes back, one sleeps past the deadline: nobody is waited for.
 

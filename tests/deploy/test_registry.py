@@ -15,6 +15,7 @@ from flwr.app import Message
 
 from commands import called
 from deploy.test_sites import Federation, header, once, pictures
+from experiment.test_method_state import SYNTHETIC
 from fedclass.deploy.decisions import read_offers
 from fedclass.deploy.names import name_flaw, normal
 from fedclass.deploy.registered import FOLDER
@@ -234,6 +235,7 @@ def test_every_method_can_learn_a_task_without_new_classes(federation: Federatio
     """But for those that sites refuse, and the one that needs a frozen backbone."""
     federation.site("north", {"ant": 10, "bee": 10})
     settings = f"method.name={method} train.rounds=1 train.local_epochs=1 memory.per_client=4 optimizer.momentum=0"
+    settings += " ".join(["", *SYNTHETIC]) if method == "target" else ""
     federation.run(tasks=1, min_sites=1, set=settings)
     federation.hold("north", {"ant": 20, "bee": 20})
     typed(federation, "deploy", "next", str(federation.root / "run"))
