@@ -1,7 +1,8 @@
 """Draws the pictures of docs/concepts.md, and the README's badges: `python docs/pictures.py`.
 
 With a folder of runs, `python docs/pictures.py runs/first`, it draws docs/images/live.svg instead: what
-`fedclass compare` showed on a terminal while they were under way, replayed from their events.
+`fedclass compare` showed on a terminal while they were under way, replayed from their events. The runs must
+have been trained by that command: what comes from the cache takes no time.
 """
 
 import io
@@ -20,14 +21,18 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from rich.console import Console
 
+import fedclass
 from fedclass.cli import display
 from fedclass.cli.display import Live
+from fedclass.experiment.launch import prepare
+from fedclass.experiment.parallel import images_seen
 from fedclass.losses import augmented_log_target
 from fedclass.report.rendering import UNTOLD
 from fedclass.report.style import INK, PALETTE, SETTINGS
-from fedclass.runs.events import Event, parsed
+from fedclass.runs.events import Event, TaskReused, parsed
 from fedclass.runs.find import find_runs
 from fedclass.runs.layout import RunDirectory
+from fedclass.runs.outlook import Outlook, TimeLeft
 
 HERE = Path(__file__).parent / "images"
 OLD, NEW = PALETTE[0], PALETTE[1]
@@ -113,7 +118,14 @@ def recorded(run: Path) -> Iterator[tuple[float, Event]]:
         yield json.loads(line)["time"], parsed(line, path=path, number=number)
 
 
-def live(folder: Path, *, share: float = 0.9) -> str:
+def outlook(run: Path) -> Outlook:
+    """What was to be trained when the run began."""
+    experiment = fedclass.load(RunDirectory(run).config)
+    shared = any(isinstance(event, TaskReused) for _, event in recorded(run))
+    return Outlook(images_seen(prepare(experiment)), experiment.train.rounds, shared=shared)
+
+
+def live(folder: Path, *, share: float = 0.6) -> str:
     """The display as it was after that share of the time from the first event to the last, as SVG."""
     runs = find_runs(folder)
     told = sorted(
@@ -124,11 +136,14 @@ def live(folder: Path, *, share: float = 0.9) -> str:
     display.console = Console(record=True, file=io.StringIO(), width=112, force_terminal=True, markup=False)
     shown = Live([run.name.rpartition("-s")[0] for run in runs])
     shown.progress.get_time = lambda: now[0]  # of the recording, not of the replay
+    left = TimeLeft([outlook(run) for run in runs], clock=shown.progress.get_time)
+    shown.expect(left)
     for task in shown.progress.tasks:
         task._get_time = shown.progress.get_time
     for time, event, number in told:
         if time <= first + share * (last - first):
             now[0] = time
+            left.tell(number, event)
             shown.tell(number, event)
     now[0] = first + share * (last - first)
     display.console.print(shown.progress.get_renderable())

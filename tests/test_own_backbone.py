@@ -44,7 +44,7 @@ def test_every_block_of_the_page_works(tmp_path: Path) -> None:
         elif language == "python":
             subprocess.run([sys.executable, "-c", block], cwd=tmp_path, check=True)
         else:
-            for line in block.splitlines():
+            for line in block.replace("\\\n", " ").splitlines():
                 program, *words = shlex.split(line)
                 assert program == "fedclass"
                 done = called(*words, cwd=tmp_path)

@@ -1,5 +1,7 @@
 """Pages that people read: lines of prose have at most 100 characters."""
 
+import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -25,3 +27,12 @@ def prose(text: str) -> list[str]:
 def test_lines_of_prose_fit_a_screen(page: Path) -> None:
     wide = [line for line in prose(page.read_text(encoding="utf-8")) if len(line) > WIDEST and " " in line[:WIDEST]]
     assert wide == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_line_of_a_paragraph_turns_into_a_list(page: Path) -> None:
+    """A line that a formula lets begin with a sign would: `become (x` and, on the next line, `- mean) / std`."""
+    item = re.compile(r"\s*([-+*]|\d+[.)])\s")
+    lines = prose(page.read_text(encoding="utf-8"))
+    pairs = [(before, line) for before, line in pairwise(lines) if item.match(line)]
+    assert [line for before, line in pairs if before.strip() and not item.match(before) and before[0] not in " #"] == []

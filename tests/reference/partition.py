@@ -5,6 +5,8 @@ The random draws come from outside, so that both sides see the same ones.
 
 from collections.abc import Sequence
 
+import numpy as np
+
 Shares = list[list[int]]
 
 
@@ -29,7 +31,7 @@ def fedml(classes: Sequence[Sequence[int]], draws: Sequence[Sequence[float]], cl
     held: Shares = [[] for _ in range(clients)]
     for members, draw in zip(classes, draws, strict=True):
         allowed = [share if len(held[k]) < images / clients else 0.0 for k, share in enumerate(draw)]
-        total = sum(allowed)
+        total = np.array(allowed).sum()  # as FedML does: Python 3.12 and newer add floats in another way
         for k, piece in enumerate(cut(members, [share / total for share in allowed])):
             held[k] += piece
     return held

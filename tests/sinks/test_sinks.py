@@ -352,7 +352,8 @@ def test_a_sink_that_breaks_down_warns_once_and_the_others_go_on(
             if number == 4:
                 (root / "mlflow" / "mlflow.db").write_bytes(b"no database" * 1000)
             tell(0, event)
-    (line,) = capsys.readouterr().err.splitlines()
+    # MLflow may tell what it does, if a test before this one has imported it at its own level.
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
     assert line.startswith(f"warning: {root}: mlflow failed and is left out (")
     assert line.endswith("; the run goes on")
     assert len(tensorboard_reads(root)[0]["loss"]) == 4
