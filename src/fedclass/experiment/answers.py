@@ -24,6 +24,7 @@ class Answers:
     bytes_down: int
     before: Callable[[int], None]
     began: Weights
+    phases: dict[str, float]
     used: list[Update] = field(default_factory=list)
     moved: dict[int, list[float]] = field(default_factory=dict)
     clipped: list[int] = field(default_factory=list)

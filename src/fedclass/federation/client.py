@@ -23,6 +23,7 @@ from fedclass.federation.quotas import check_quotas, counted
 from fedclass.federation.selection import BY_MODEL, Selection, ranked, scores_flaw
 from fedclass.federation.server_optimizer import Weighting
 from fedclass.federation.store import ClientState, ClientStore, Kept
+from fedclass.federation.teacher import INFERENCE_BATCH, Teacher
 from fedclass.federation.train_settings import TrainSettings, chosen_device
 from fedclass.losses import log_prior
 from fedclass.methods.base import Batch, ClientContext, Method, Outcome, Progress, Rates, no_task_data
@@ -32,7 +33,6 @@ from fedclass.models.incremental import IncrementalModel
 from fedclass.rng import array_generator, generator, seed_streams
 from fedclass.wire import Job, Tensors, Update, Weights
 
-INFERENCE_BATCH = 256
 MOST_PREPARED = 1 << 30  # bytes of normalised images that are kept for a round; more are normalised batch by batch
 
 
@@ -73,11 +73,9 @@ class Client:
         self.model = build().to(self.device)
         self.normalisation, self.transform = self.model.normalisation or normalisation, transform
         self._vary = partial(varied, augment=train.augment, transform=transform, normalisation=self.normalisation)
-        self.teacher = build().to(self.device).eval() if self.declared.teacher else None
+        self.teacher = Teacher(build().to(self.device)) if self.declared.teacher else None
         self._images = torch.from_numpy(stream.train.images)
         self._targets = torch.from_numpy(stream.train.labels)
-        self._loaded: Weights | None = None  # what self.teacher holds
-        self._cached_logits: dict[int, Tensor] = {}  # of self.teacher, per client
 
     def run(self, job: Job) -> Update:
         if (fault := frozen_flaw(job, self.model)) is not None:
@@ -261,8 +259,8 @@ class Client:
                 previous: Tensor | None = None
                 if logits is not None:
                     previous = logits[chosen.to(self.device)]
-                elif self._loaded is not None:
-                    previous = self._taught(inputs)
+                elif self.teacher is not None and self.teacher.loaded:
+                    previous = self.teacher(inputs)
                 yield Batch(inputs, targets[chosen].to(self.device), previous)
 
     def _task_data(self, new: Index, size: int) -> Iterator[Batch]:
@@ -272,38 +270,23 @@ class Client:
             yield Batch(images, self._targets[part].to(self.device), None)
 
     def _teacher_logits(self, job: Job, prepared: Tensor | None, context: ClientContext) -> Tensor | None:
-        """(n, g), of all of the client's images at once, where they are the same in every epoch.
+        """(n, g), for all of the client's images at once, if they are the same in every epoch."""
+        if self.teacher is None:
+            return None
+        self.teacher.load(self._teacher_weights(job, context))
+        if prepared is None or not self.teacher.loaded:
+            return None
+        return self.teacher.logits(prepared, client=job.client, task=job.task, seed=self.seed)
 
-        The previous task's model does not change, so its logits are kept until more images arrive.
-        """
-        weights = job.teacher
+    def _teacher_weights(self, job: Job, context: ClientContext) -> Weights | None:
         if self.declared.teacher == "received" and job.task > 0:
-            old = self.stream.classes_until(job.task - 1)
-            weights = with_first_classes(job.weights, old)
-        elif self.declared.teacher == "own":
+            return with_first_classes(job.weights, self.stream.classes_until(job.task - 1))
+        if self.declared.teacher == "own":
             self._seed(job)
             weights = self.method.teacher(context)
             Checks(job.where, self.method).teacher(weights, self.model.packed)
-        if self.teacher is None or weights is None:
-            self._loaded = None
-            return None
-        if weights is not self._loaded:
-            self.teacher.load(weights)
-            self._loaded = weights
-            self._cached_logits.clear()
-        if prepared is None:
-            return None
-        if len(self._cached_logits.get(job.client, ())) != len(prepared):
-            seed_streams(self.seed, "teacher", "client", job.client, "task", job.task)
-            parts = [self._taught(as_input(part).to(self.device)) for part in prepared.split(INFERENCE_BATCH)]
-            self._cached_logits[job.client] = torch.cat(parts)
-        return self._cached_logits[job.client]
-
-    @torch.no_grad()
-    def _taught(self, inputs: Tensor) -> Tensor:
-        assert self.teacher is not None
-        logits: Tensor = self.teacher(inputs)
-        return logits
+            return weights
+        return job.teacher
 
     # Exemplars.
 
