@@ -59,13 +59,13 @@ def run(
     until: int | None = None,
     note: Listener = lambda _: None,
 ) -> dict[str, Any]:
-    """Carry out an experiment and return its summary; go on from the last checkpoint if the directory has one.
+    """Carry out an experiment and return its summary. A directory with checkpoints is resumed from the last one.
 
-    store: where the engine keeps clients' states, if it is here; they are then part of the checkpoints.  done: tasks
-    that runs with the same beginning have left, to be taken instead of being learned again.  writing: goes around
-    whatever is written, if the caller holds the run.  changed_code: go on even if code has changed since; the summary
-    then says so.  until: stop after so many tasks, to go on another time; there is a summary only after the last.
-    note: hears what happens in this process; `listen` is also told what has led to it.
+    store: the clients' states, if the engine keeps them in this process; checkpoints then include them.  done: cached
+    tasks of runs that began in the same way; they are reused instead of being learned again.  writing: a context for
+    every write, if the caller holds the lock of the run.  changed_code: resume even if code has changed; the summary
+    then says so.  until: stop after this many tasks, to be resumed later; only the last task brings a summary.
+    note: called with each event of this process; `listen` also gets the events of earlier ones.
     """
     again = f"type: fedclass run --resume {directory.root}" if writing is None else "start the server's run again"
     hold = directory.locked() if writing is None else contextlib.nullcontext(writing)
@@ -91,7 +91,7 @@ def run(
     except RoundError as error:
         raise RoundError(f"{directory.root}: {error}") from error
     except OSError as error:
-        raise RunError(f"{directory.root}: cannot go on ({error}); once that is mended, {again}") from error
+        raise RunError(f"{directory.root}: cannot continue ({error}); once that is fixed, {again}") from error
 
 
 @contextlib.contextmanager
@@ -99,7 +99,7 @@ def told_if_it_fails(tell: Listener) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        with contextlib.suppress(RunError, OSError):  # a run in other hands, a full disk: the first error counts
+        with contextlib.suppress(RunError, OSError):  # lost lock, full disk: the first error is the one to report
             tell(RunFailed(reason=" ".join(f"{type(error).__name__}: {error}".split())[:500]))
         raise
 
@@ -146,7 +146,7 @@ class Run:
         return self.curriculum.schedule
 
     def carry_out(self, state: State, until: int | None = None) -> State:
-        """All tasks, or the rest of them, or of the first `until`; returns the state after the last."""
+        """Learn all remaining tasks, or those of the first `until`, and return the state after the last one."""
         self.curriculum.restore(state.registry)
         while (until is None or state.task < until) and self.curriculum.begin(state.task, self.tell):
             state = self._task(state)
@@ -157,7 +157,7 @@ class Run:
         return time.perf_counter() - self.began
 
     def _kept(self, state: State) -> State:
-        """The state with the totals of now, handed out."""
+        """Pass the state on to `keep`, with up-to-date totals."""
         self.totals.seconds = self._seconds()
         state = replace(state, totals=replace(self.totals), registry=self.curriculum.registry)
         began = time.perf_counter()
@@ -168,11 +168,11 @@ class Run:
     # A task.
 
     def _task(self, state: State) -> State:
-        """Learn a task, or the rest of it, and return the state in which the next one begins."""
+        """Learn a task, or the rest of it, and return the state in which the next task begins."""
         state = self._begun(state) if state.weights is None else state
         assert state.weights is not None
         self.model.load(state.weights)
-        state = replace(state, weights=self.model.weights())  # in the model's order, which a file does not keep
+        state = replace(state, weights=self.model.weights())  # in the model's order, which files do not preserve
         while state.round < self.experiment.train.rounds:
             with watching():
                 state = self._round(state)
@@ -182,9 +182,9 @@ class Run:
         return self._kept(state)
 
     def _begun(self, state: State) -> State:
-        """The state in which a task's first round begins: the head has grown, and with it what is as large."""
+        """The state in which a task's first round begins. The head has grown, and so has all state of its size."""
         if self.curriculum.registry != state.registry:
-            state = self._kept(state)  # what was found out now stays so, whatever happens in the first round
+            state = self._kept(state)  # keep what was learned about sites, whatever happens in the first round
         task = state.task
         if state.last is not None:
             self.model.load(state.last)
@@ -204,7 +204,7 @@ class Run:
         return replace(state, weights=weights, method=own, optimizer=moments, before_task=totals)
 
     def _finished(self, state: State) -> State:
-        """Close the task, test the model, tell."""
+        """Close the task, test the model, and report both."""
         task, phases = state.task, dict[str, float]()
         with spent(phases, "clients"):
             weights, own, exemplars = self._close(state)
@@ -286,7 +286,7 @@ class Run:
         """The state with the model that the method and the server's optimizer make of the updates."""
         assert state.weights is not None
         began, updates, settings = time.perf_counter(), iter(answers), self.experiment.server
-        first = next(updates, None)  # none at all could not be averaged
+        first = next(updates, None)  # no update: nothing to average
         if first is not None:
             mean = Aggregation(self.experiment.aggregation, state.weights, self.curriculum)
             server = replace(self.hooks.context(state.task, state.round, state.weights, state.method), mean=mean)
@@ -298,15 +298,15 @@ class Run:
         if len(answers.used) < (needed := self.rollback.needed(state, answers)):
             raise RoundError(
                 f"task {state.task + 1}, round {state.round + 1}: {len(answers.used)} of {answers.asked} updates were "
-                f"usable, and server.min_updates = {needed} are needed; its events.jsonl says why "
-                "each was rejected or missing (NaN often means that optimizer.learning_rate is too high)"
+                f"usable, but server.min_updates requires {needed}; events.jsonl says why each of the others was "
+                "rejected or missing (NaN often means that optimizer.learning_rate is too high)"
             )
         self.totals.samples += int(sum(update.metrics["samples"] for update in answers.used))
         answers.phases["aggregate"] = time.perf_counter() - began - answers.phases["clients"]
         return state
 
     def _close(self, state: State) -> tuple[Weights, Tensors, int]:
-        """Let every client choose its exemplars and report to the method, which has the last word on the model."""
+        """Let every client choose its exemplars and report; the method then decides on the task's final model."""
         task, rounds, weights = state.task, self.experiment.train.rounds, state.weights
         assert weights is not None
         self.hooks.seed("end_rounds", task)
@@ -327,21 +327,21 @@ class Run:
         if not set(self.declared.predicts_with) <= own.keys():
             raise RoundError(
                 f"task {task + 1}: no client sent its {' and '.join(self.declared.predicts_with)}, without which "
-                "nothing can be predicted; its events.jsonl says why each was rejected or missing"
+                "nothing can be predicted; events.jsonl says why each was rejected or missing"
             )
         with failures_named(self.hooks.where(task, rounds), self.method, RunError):
             never = self.method.never_predicted(own)
         if never:
             names = ", ".join(map(repr, self.schedule.names(never[:5]))) + (" ..." if len(never) > 5 else "")
             message = (
-                f"task {task + 1}: no client has enough exemplars of class {names}, which is never predicted; "
-                "more exemplars per class would help (memory.per_class=2)"
+                f"task {task + 1}: no client has enough exemplars of class {names}, so it is never predicted; "
+                "keep more exemplars per class (memory.per_class=2)"
             )
             self.tell(Warned(message=message))
         return weights, own, sum(update.examples for update in updates)
 
     def _quotas(self, task: int) -> dict[int, tuple[int, ...]]:
-        """How many exemplars of each class each client may keep; one that does not answer decides for itself."""
+        """How many exemplars of each class each client may keep. One that does not answer divides its own budget."""
         rounds, frozen = self.experiment.train.rounds, self.model.frozen_sha256
         jobs = [Job(client, task, rounds, "count", {}, None, frozen=frozen) for client in self.curriculum.everyone()]
         quotas = divided(self.dispatch.run(jobs), self.experiment.memory.per_client or 0)

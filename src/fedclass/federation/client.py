@@ -1,4 +1,4 @@
-"""A client's work: the only training loop there is, whichever method or engine runs it."""
+"""A client's work: the one training loop, for every method and engine."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ from fedclass.models.incremental import IncrementalModel
 from fedclass.rng import array_generator, generator, seed_streams
 from fedclass.wire import Job, Tensors, Update, Weights
 
-MOST_PREPARED = 1 << 30  # bytes of normalised images that are kept for a round; more are normalised batch by batch
+MOST_PREPARED = 1 << 30  # bytes of normalised images kept for a round; beyond that, they are normalised per batch
 
 
 def _purpose(job: Job) -> tuple[object, ...]:
@@ -41,10 +41,10 @@ def _purpose(job: Job) -> tuple[object, ...]:
 
 
 class Client:
-    """Does any client's jobs, one after the other, on one resident model.
+    """Does the jobs of any client, one after the other, on one resident model.
 
-    All state that outlives a job is in the store; everything else here is derived from the job and can be dropped.
-    Global streams of random numbers are seeded before any of the user's code runs; whoever calls may restore them.
+    All state that outlives a job is in the store; everything else is derived from the job and can be dropped.
+    Global random streams are seeded before any user code runs; the caller may restore them.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class Client:
             self.store.save(job.client, replace(state, method=Kept(kept, self.model.classes)))
 
     def _checked(self, job: Job, hook: str, tensors: Tensors, specs: Specs, rows: int | None = None) -> Tensors:
-        """What a hook has returned, copied to the CPU; ClientError if it is not as declared."""
+        """What a hook returned, copied to the CPU; ClientError if it is not as declared."""
         Checks(job.where, self.method).tensors(hook, tensors, specs, Sizes.of(self.model), rows=rows, every=True)
         return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
 
@@ -243,7 +243,7 @@ class Client:
     def _batches(self, job: Job, index: Index, context: ClientContext, epochs: int) -> Iterator[Batch]:
         """`epochs` passes over the images, each in a new order, with the teacher's logits beside them."""
         if not len(index):
-            return  # torch would split no images into one empty batch
+            return  # torch would split an empty index into one empty batch
         rng = generator(self.seed, "client", job.client, "task", job.task, "round", job.round)
         images, targets = torch.from_numpy(index), self._targets[torch.from_numpy(index)]
         vary = self.train.augment != "none" or self.transform is not None
@@ -264,7 +264,7 @@ class Client:
                 yield Batch(inputs, targets[chosen].to(self.device), previous)
 
     def _task_data(self, new: Index, size: int) -> Iterator[Batch]:
-        """New images as they are: no augmentation, no teacher, in the order in which they came."""
+        """New images without augmentation or teacher, in file order."""
         for part in torch.from_numpy(new).split(size) if len(new) else ():
             images = as_input(self._normalised(part)).to(self.device)
             yield Batch(images, self._targets[part].to(self.device), None)
@@ -318,7 +318,7 @@ class Client:
         return state
 
     def _remember(self, job: Job, state: ClientState, tasks: int) -> ClientState:
-        """The state with the exemplars of all tasks before `tasks`, saved."""
+        """Choose exemplars of all tasks before `tasks`; save and return the state."""
         exemplars = state.exemplars
         check_quotas(job, self.memory)
         for task in range(state.tasks, tasks):
@@ -342,7 +342,7 @@ class Client:
 
     @torch.no_grad()
     def _annotated(self, job: Job, before: ClientState, exemplars: Exemplars) -> Tensors:
-        """Rows for these exemplars: those of images that were kept go along, new images get theirs now."""
+        """Rows for these exemplars: kept images keep theirs, new images get theirs now."""
         place = {image: at for at, image in enumerate(before.exemplars.index.tolist())}
         after = exemplars.index.tolist()
         kept = [(at, place[image]) for at, image in enumerate(after) if image in place]
@@ -378,7 +378,7 @@ class Client:
         return rows
 
     def _importance(self, job: Job, exemplars: Exemplars, arrived: Index) -> dict[int, float]:
-        """Of each image that has arrived, as the method says."""
+        """The method's score of each image that has arrived."""
         context = self._context(job, ClientState(exemplars=exemplars), arrived)
         scores = self.method.importance(replace(context, task_data=lambda size: self._task_data(arrived, size)))
         if (fault := scores_flaw(scores, len(arrived))) is not None:
