@@ -135,7 +135,7 @@ WRONG = {
     "[train]: unknown key 'roundz'; did you mean 'rounds'?": {"train": {"roundz": 3}},
     "[method]: unknown key 'temprature'; did you mean 'temperature'?": {"method": {"temprature": 3}},
     "unknown key 'trian'; did you mean 'train'?": {"trian": {}},
-    "unknown method 'fedclas'; known are fedavg, ": {"method": {"name": "fedclas"}},
+    "unknown method 'fedclas'; known methods: fedavg, ": {"method": {"name": "fedclas"}},
     "[partition]: alpha = 0: Input should be greater than 0": {"partition": {"alpha": 0}},
     "[partition]: alpha = -1.5": {"partition": {"alpha": -1.5}},
     "[partition]: clients = 0": {"partition": {"clients": 0}},

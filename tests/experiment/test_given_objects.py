@@ -113,7 +113,7 @@ MISTAKES: dict[str, Callable[[], object]] = {
     r"overrides = 'train.rounds=2': give a dict, or a list": lambda: load(None, "train.rounds=2"),
     r"train.rounds = nan: use finite numbers, text, or lists": lambda: load(None, {"train.rounds": float("nan")}),
     r"a.b.c=2: write it as table.key=value": lambda: load(None, {"a.b.c": 2}),
-    r"methods = \[\]: give a list of them": lambda: methods_given([]),
+    r"methods = \[\]: give a list, such as": lambda: methods_given([]),
     r"seeds 0,1,1: name each seed only once": lambda: read_seeds([0, 1, 1]),
     r"train.rounds=2,2: a value is given twice": lambda: read_sweep({"train.rounds": [2, 2]}),
     r"nothing to sweep": lambda: read_sweep({"train.rounds": 2}),

@@ -78,7 +78,7 @@ def test_directory_names_are_safe_short_and_different():
 MISTAKES = {
     "methods fedavg,,fedwa: an entry is empty": lambda: read_methods("fedavg,,fedwa"),
     "methods fedavg,: an entry is empty": lambda: read_methods("fedavg,"),
-    "methods : there is nothing": lambda: read_methods(""),
+    "methods : an entry is empty": lambda: read_methods(""),
     "methods fedclass:: write a variant or key=value": lambda: read_methods("fedclass:"),
     "seeds 0,x: write whole numbers": lambda: read_seeds("0,x"),
     "seeds -1: write whole numbers from 0 on, such as 0,1,2 or 0-4": lambda: read_seeds("-1"),

@@ -71,7 +71,7 @@ def test_digits_can_be_prepared_with_all_of_their_methods():
 
 
 def test_unknown_protocols_and_recipes_without_one_are_told():
-    with pytest.raises(ConfigError, match=r"digits_5tasks: there is no such protocol; did you mean 'digits_5task'\?"):
+    with pytest.raises(ConfigError, match=r"digits_5tasks: no such protocol; did you mean 'digits_5task'\?"):
         find_protocol("digits_5tasks")
     with pytest.raises(ConfigError, match=r"demo: has no table \[protocol\].*protocols are cifar100_10task, "):
         find_protocol("demo")

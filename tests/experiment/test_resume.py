@@ -402,7 +402,7 @@ def test_a_run_of_several_that_cannot_write_its_summary_is_a_failure_like_any_ot
         listen=lambda number, event: heard.append(number) if isinstance(event, RunFinished) else None,
     )
     assert heard == [0, 1]
-    assert "cannot go on" in str(failures.pop(0))
+    assert "cannot continue" in str(failures.pop(0))
     assert not failures
 
 
@@ -484,5 +484,5 @@ def test_a_run_that_was_stored_before_keys_moved_is_read_as_if_stored_today(tiny
     assert (record["optimizer.learning_rate"], record["server.participation"]) == (0.03, 1.0)
     assert read_config(directory.root)["server"]["weighting"] == "new-data"
     assert read_history(directory.root).config["optimizer"]["momentum"] == 0.9
-    with pytest.raises(RunError, match=r"checkpoint 7 \[train\]: unknown key 'rouns'.*cannot go on with it"):
+    with pytest.raises(RunError, match=r"checkpoint 7 \[train\]: unknown key 'rouns'.*cannot resume it"):
         _of_today({"train": {"rouns": 3}}, 7)

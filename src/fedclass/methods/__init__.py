@@ -1,4 +1,4 @@
-"""Methods by name. A new one is a file, an entry here, a test, and a row in the README's table."""
+"""Methods by name. A new one is a file, an entry here, a test, and a row in docs/fidelity.md."""
 
 from fedclass.methods.analytic import Analytic
 from fedclass.methods.base import Batch, ClientContext, FedAvg, Method, Outcome, ServerContext, State
