@@ -58,7 +58,7 @@ def test_code_edited_between_stop_and_resume_is_refused_by_name_and_accepted_if_
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     with pytest.raises(
         RunError,
-        match=r"cut: its code has changed: helper\.py changed\. .*--changed-code \(changed_code=True\) goes on",
+        match=r"cut: its code has changed: helper\.py changed\. .*--changed-code \(changed_code=True\) resumes it",
     ):
         went_on(tiny(method="mine:Mine"), root, reuse=True)
     assert before == {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
@@ -148,7 +148,7 @@ def test_a_run_of_an_older_version_is_refused_and_can_be_accepted(tiny: Tiny, tm
     (root / "source.json").unlink()
     with pytest.raises(
         RunError,
-        match=r"older version of fedclass began it.*no source\.json.*--changed-code \(changed_code=True\) goes on",
+        match=r"older version of fedclass began it.*no source\.json.*--changed-code \(changed_code=True\) resumes it",
     ):
         went_on(tiny(), root)
     summary, _ = went_on(tiny(), root, changed_code=True)
