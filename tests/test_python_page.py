@@ -27,7 +27,7 @@ def test_the_page_can_be_pasted_into_python(tmp_path: Path) -> None:
     assert 'name = "__main__:Scaled"\nscale = 0.5' in (tmp_path / "runs" / "own" / "config.toml").read_text()
     refused = called("run", "--resume", "runs/own", cwd=tmp_path)
     assert refused.returncode == 2
-    assert "'__main__:Scaled' was typed into a script, a notebook or a function" in refused.stderr
+    assert "'__main__:Scaled' was defined in a script, a notebook or a function" in refused.stderr
     assert "Traceback" not in refused.stderr
     table = called("table", "runs/both", cwd=tmp_path)  # needs neither class
     assert "__main__:Scaled" in table.stdout

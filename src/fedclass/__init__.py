@@ -9,7 +9,7 @@
     model = fedclass.load_model("runs/mine")
     print(model.predict(["cat.jpg"])[0].label)
 
-Names are imported when they are first used, so that reading results does not wait for torch.
+Names are imported on first use, so that reading results does not wait for torch.
 """
 
 import importlib

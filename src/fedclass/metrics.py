@@ -5,9 +5,9 @@ arrival, so after task t the matrix covers classes 0..sum(task_sizes[:t+1])-1 an
 
 acc[t][i]: accuracy on the classes of task i after task t, 0-based, so row t has t+1 entries.
 
-Everything is in percent. What has no value is a ValueError, never NaN or a silent 0: an accuracy without test
-images, a forgetting without a second task. In a matrix and in a summary it is None: sites may have no image to test a
-task with, and a task may bring new images of known classes alone.
+Everything is in percent. A metric without a value (accuracy without test images, forgetting without a second task)
+raises ValueError; it is never NaN or a silent 0. In a matrix and in a summary it is None: sites may have no test image
+of a task, and a task may bring only new images of known classes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -47,7 +47,7 @@ Matrix = Sequence[Sequence[float | None]]
 
 
 class Summary(TypedDict):
-    """What a report shows of a run, as plain floats and lists; None (or []) is what it cannot tell."""
+    """The metrics of a run as plain floats and lists; None (or []) where there is no value."""
 
     accuracy_matrix: list[Row]
     accuracy_last: float | None
@@ -84,8 +84,8 @@ def accuracy_micro(confusion: ArrayLike) -> float:
 def accuracy_macro(confusion: ArrayLike, classes: Sequence[int] | None = None) -> float:
     """Mean of class_accuracy over those of `classes` (default: all) that have test images: each counts the same.
 
-    Predictions of any class count; only the truth is restricted to `classes`. Sites may have no image left to hold out
-    of a class that is rare; a run says so where it happens.
+    Predictions of any class count; only the truth is restricted to `classes`. Sites may have no image of a rare class
+    to hold out; a run then says so.
     """
     images = _counts(confusion).sum(axis=1)
     chosen = range(len(images)) if classes is None else classes
@@ -98,9 +98,9 @@ def accuracy_macro(confusion: ArrayLike, classes: Sequence[int] | None = None) -
 def accuracy_per_client(confusion: ArrayLike, counts: Sequence[Sequence[int]]) -> list[float | None]:
     """For each client k: sum_c n_kc * class_accuracy_c / sum_c n_kc, over the classes c that have test images.
 
-    n_kc = counts[k][c]: the client's training images of class c, in order of arrival; classes that are still to come do
-    not count. It is the accuracy of the global model on test images in the shares of the client's own classes. All
-    classes compete, those too that the client has never seen. None: a client without images of such classes.
+    n_kc = counts[k][c]: the client's training images of class c, in order of arrival; classes that have not arrived yet
+    do not count. It is the global model's accuracy on test images, weighted by the client's own class shares. All
+    classes compete, including those that the client has never seen. None: a client without images of such classes.
     """
     images = _counts(confusion).sum(axis=1)
     tested = [i for i in range(len(images)) if images[i]]
@@ -116,8 +116,8 @@ def accuracy_per_client(confusion: ArrayLike, counts: Sequence[Sequence[int]]) -
 def accuracy_row(confusion: ArrayLike, task_sizes: Sequence[int]) -> Row:
     """acc[t]: accuracy_macro on the classes of each task seen so far.
 
-    Which tasks those are follows from the matrix: it must cover the first t+1 of them exactly, for some t. None for a
-    task without test images, or without classes of its own.
+    t follows from the matrix, which must cover the classes of the first t+1 tasks exactly. None for a task without test
+    images, or without new classes.
     """
     edges, images = _task_edges(task_sizes), _counts(confusion).sum(axis=1)
     if len(images) not in edges[1:]:
@@ -187,7 +187,7 @@ def forgetting_chaudhry(acc: Matrix) -> float | None:
 
 
 def forgetting_first_task(acc: Matrix) -> float | None:
-    """acc[0][0] - acc[T-1][0]: what the run lost of its first task."""
+    """acc[0][0] - acc[T-1][0]: the accuracy lost on the first task."""
     _check_two_tasks(acc)
     return lost(acc[0][0], acc[-1][0])
 
@@ -234,7 +234,7 @@ def summarise(confusions: Sequence[ArrayLike], task_sizes: Sequence[int]) -> Sum
 
 
 def summarise_clients(confusion: ArrayLike, counts: Sequence[Sequence[int]]) -> dict[str, object]:
-    """accuracy_per_client, and over those that have one: the lowest, whose it is, and the (population) deviation."""
+    """accuracy_per_client, and over clients that have one: the lowest, its client, and the (population) deviation."""
     each = accuracy_per_client(confusion, counts)
     known = [accuracy for accuracy in each if accuracy is not None]
     return {

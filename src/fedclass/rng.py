@@ -1,6 +1,6 @@
-"""All randomness of a run. It depends on what it is for, never on what was drawn before.
+"""All randomness of a run. It depends on its purpose, never on what was drawn before.
 
-torch is imported by the functions that need it: whoever only draws arrays, or nothing, does not wait for it.
+torch is imported by the functions that need it, so that other code does not wait for it.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ BYTES = 5056  # of torch's whole state
 
 
 def bits(seed: int, *scope: object) -> int:
-    """128 bits that belong to this purpose alone. Numbers of NumPy count as Python's."""
+    """128 bits that belong to this purpose alone. NumPy numbers count as Python numbers."""
     return int.from_bytes(_digest(seed, scope)[:16], "big")
 
 
@@ -35,7 +35,7 @@ def array_generator(seed: int, *scope: object) -> np.random.Generator:
 
 
 def generator(seed: int, *scope: object) -> "torch.Generator":
-    """The same for torch. Its own seeding would take 32 bits of a seed and ignore the rest: here the hash fills it."""
+    """The same for torch, whose own seeding would use only 32 bits of a seed: here the hash fills the whole state."""
     import torch
 
     source = torch.Generator()
@@ -46,7 +46,7 @@ def generator(seed: int, *scope: object) -> "torch.Generator":
 def seed_streams(seed: int, *scope: object) -> None:
     """Seed the global streams of torch (CPU and current GPU), NumPy and `random`, which user code may draw from.
 
-    To be called before each piece of it, so that nothing depends on who drew before. See `streams_restored`.
+    Call it before each piece of user code, so that nothing depends on earlier draws. See `streams_restored`.
     """
     import torch
 
@@ -60,9 +60,9 @@ def seed_streams(seed: int, *scope: object) -> None:
 
 @contextlib.contextmanager
 def streams_restored() -> Iterator[None]:
-    """Leave the caller's global streams as they were, whatever is seeded or drawn within.
+    """Restore the caller's global streams afterwards, whatever is seeded or drawn within.
 
-    Within, NumPy's is a Mersenne Twister, which alone can be seeded; callers may have put another one in its place.
+    Within, NumPy's stream is a Mersenne Twister, the only one that can be seeded; callers may have installed another.
     """
     import torch
 
@@ -94,14 +94,14 @@ def _state(digest: bytes) -> "torch.Tensor":
     import torch
 
     state = _template().copy()
-    state[0] = _whole(digest)  # what initial_seed() tells
+    state[0] = _whole(digest)  # what initial_seed() returns
     state[FIRST : FIRST + WORDS] = np.frombuffer(hashlib.shake_256(digest).digest(4 * WORDS), "<u4")
     return torch.from_numpy(state).view(torch.uint8)
 
 
 @cache
 def _template() -> NDArray[np.int64]:
-    """A state as torch seeds it, found to be laid out as expected: the words are those of Knuth's recurrence."""
+    """A state as seeded by torch, verified to have the expected layout: its words follow Knuth's recurrence."""
     import torch
 
     first = 0x9E3779B9

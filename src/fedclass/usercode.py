@@ -1,4 +1,4 @@
-"""Code that is not ours: whose it is, when it was imported, and which files it opens."""
+"""User code: how to recognise it, when it was imported, and which files it opens."""
 
 import contextlib
 import importlib
@@ -26,8 +26,8 @@ Noticed = tuple[Mapping[str, frozenset[str]], ...]  # files that modules opened,
 
 MAIN = ("__main__", "__mp_main__")  # a script, `python -c`, a notebook; the second one in processes that it starts
 NOT_DATA = ("/proc/", "/sys/", "/dev/")
-CODE = (".py", ".pyc")  # code is found by import statements; a warning, too, reads the line that it is about
-BEYOND = {  # events after which nobody knows what was read
+CODE = (".py", ".pyc")  # found by import statements instead; also read to print a warning's line
+BEYOND = {  # events after which anything may have been read
     "subprocess.Popen": "another program",
     "os.system": "another program",
     "os.posix_spawn": "another program",
@@ -38,7 +38,7 @@ BEYOND = {  # events after which nobody knows what was read
 
 
 def _process_start() -> float:
-    """When this process began; where the system does not tell, when this module was imported."""
+    """When this process started; if the system does not tell, when this module was imported."""
     try:
         ticks = 2 + int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # it is rounded down
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
@@ -48,7 +48,7 @@ def _process_start() -> float:
 
 
 def _installed_folders() -> tuple[Path, ...]:
-    """Python's own, and those on the path by PYTHONPATH or a .pth file, as modules of a cluster put them there."""
+    """Python's own, and those added by PYTHONPATH or a .pth file, as environment modules on clusters do."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = {sysconfig.get_path(name) for name in names} | {*site.getsitepackages(), site.getusersitepackages()}
     folders |= {entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")}
@@ -56,12 +56,12 @@ def _installed_folders() -> tuple[Path, ...]:
 
 
 PROCESS_START = _process_start()
-INSTALLED = _installed_folders()  # found now: the audit hook must not import anything
+INSTALLED = _installed_folders()  # computed now: the audit hook must not import anything
 
-_imported: dict[str, float] = {}  # modules that were imported while watched, and since when they cannot have changed
+_imported: dict[str, float] = {}  # modules imported while watched, and when
 _opened: dict[str, set[str]] = defaultdict(set)  # by module: files that it opened, itself or through others
 _beyond: dict[str, set[str]] = defaultdict(set)  # by module: what else it used, in words
-_given: dict[str, object] = {}  # by path: classes and functions that no module has
+_given: dict[str, object] = {}  # by path: classes and functions that cannot be imported
 _watching = 0  # how many `watching` blocks are open
 _hooked = False  # an audit hook cannot be removed again
 
@@ -80,27 +80,27 @@ def _is_installed(file: str) -> bool:
 
 
 def imported_at(module: str) -> float | None:
-    """Just before the module was imported; None if nobody watched it."""
+    """The time just before the module was imported; None if it was not watched."""
     return _imported.get(module)
 
 
 def opened_by(module: str) -> frozenset[str]:
-    """The files that the module has opened to read while it was watched."""
+    """The files that the module opened for reading while it was watched."""
     return frozenset(_opened.get(module, ()))
 
 
 def went_beyond(module: str) -> frozenset[str]:
-    """What the module has used, while it was watched, that may have read anything."""
+    """What the module used while it was watched that may have read anything."""
     return frozenset(_beyond.get(module, ()))
 
 
 def noticed() -> Noticed:
-    """All of it, to be told to another process."""
+    """All findings so far, to be sent to another process."""
     return tuple({name: frozenset(found) for name, found in kind.items()} for kind in (_opened, _beyond))
 
 
 def take_note(of_another: Noticed) -> None:
-    """What another process has noticed of the same code."""
+    """Add what another process has noticed about the same code."""
     for kind, found in zip((_opened, _beyond), of_another, strict=True):
         for name, items in found.items():
             kind[name] |= items
@@ -108,7 +108,7 @@ def take_note(of_another: Noticed) -> None:
 
 @contextlib.contextmanager
 def watching() -> Iterator[None]:
-    """Around whatever imports or calls a user's code."""
+    """A context for everything that imports or calls user code."""
     global _watching, _hooked
     if not _hooked:
         sys.addaudithook(_heard)
@@ -127,16 +127,16 @@ def imported(path: str, *, where: str) -> object:
     try:
         with watching():
             return _found(path)
-    except Exception as error:  # it is the user's module: anything may come out of it
+    except Exception as error:  # a user's module may raise anything
         if path in _given:
             return _given[path]
         if not _has_a_file(path):
             raise ConfigError(
-                f"{where}: {path!r} was typed into a script, a notebook or a function, and cannot be imported from "
-                "here; go on from there, or put it into a module of its own and begin again with package.module:name"
+                f"{where}: {path!r} was defined in a script, a notebook or a function, and cannot be imported from "
+                "here; continue there, or move it to a module and start again with package.module:name"
             ) from error
         raise ConfigError(
-            f"{where}: cannot import {path!r} ({reason(error)}); it must read package.module:name, importable from here"
+            f"{where}: cannot import {path!r} ({reason(error)}); write package.module:name, importable from here"
         ) from error
 
 
@@ -146,16 +146,16 @@ def _found(path: str) -> object:
 
 
 def _has_a_file(path: str) -> bool:
-    """Another process could import it from a module; not from a script, a notebook, or out of a function."""
+    """Whether another process could import it: not from a script, a notebook or a function."""
     module, _, name = path.partition(":")
     return module not in MAIN and "<" not in name
 
 
 def named(thing: object, *, where: str) -> str:
-    """package.module:name of a class or function; what cannot be imported under this name is remembered."""
+    """package.module:name of a class or function. If it cannot be imported by this name, it is remembered."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str):
-        raise ConfigError(f"{where}: {thing!r} has no name to be known by; give a function or a class")
+        raise ConfigError(f"{where}: {thing!r} has no name; give a function or a class")
     path = f"{module}:{name}"
     if "<" in name:  # <locals>, <lambda>
         _given[path] = thing
@@ -164,12 +164,12 @@ def named(thing: object, *, where: str) -> str:
     except ConfigError:
         same = False
     if not same:
-        raise ConfigError(f"{where}: {path!r} is something else now than what was given; define it again, or rename it")
+        raise ConfigError(f"{where}: {path!r} is no longer the object that was given; define it again, or rename it")
     return path
 
 
 def without_file(paths: Iterable[str | None]) -> dict[str, object]:
-    """Those of these objects, by path, that another process could not import and has to be sent."""
+    """The objects, by path, that another process cannot import and must be sent."""
     return {path: imported(path, where=path) for path in paths if path and ":" in path and not _has_a_file(path)}
 
 
@@ -179,15 +179,15 @@ def remember(objects: Mapping[str, object]) -> None:
 
 
 class _ByValue(cloudpickle.CloudPickler):  # type: ignore[misc]
-    """Classes that no module has go with all that is in them. What stands for "no default" in a dataclass stays so."""
+    """Pickles classes that no module has by value. MISSING of dataclasses keeps its identity."""
 
     dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child({type(MISSING): lambda _: "MISSING"})
 
 
 def pickled(value: object, take: Callable[[pickle.PickleBuffer], object] | None = None) -> bytes:
-    """For another process, which imports the script if there is one; otherwise classes and functions go by value.
+    """Pickle for another process. It imports the script, if there is one; otherwise classes and functions go by value.
 
-    take: gets the arrays, which are then not among the bytes.
+    take: gets the arrays, which are then not part of the bytes.
     """
     file = getattr(sys.modules["__main__"], "__file__", None)
     if file is not None and Path(file).exists():
@@ -198,25 +198,25 @@ def pickled(value: object, take: Callable[[pickle.PickleBuffer], object] | None 
     try:
         _ByValue(stream, protocol=5, buffer_callback=take).dump(value)
         return stream.getvalue()
-    except Exception as error:  # it is the user's code: anything may hang on it
+    except Exception as error:  # user code may hold anything
         raise ConfigError(
-            f"a method or backbone cannot be sent to other processes ({type(error).__name__}: {error}); put it into a "
-            'module of its own, or use engine="inprocess"'
+            f"a method or backbone cannot be sent to other processes ({type(error).__name__}: {error}); move it to a "
+            'module, or use engine="inprocess"'
         ) from error
 
 
 def frames_of(error: BaseException) -> list[tuple[FrameType, int]]:
-    """The frames that an error has passed, from the outermost on, each with its line."""
+    """The frames that an error has passed through, outermost first, each with its line."""
     return list(traceback.walk_tb(error.__traceback__))
 
 
 def is_own(frame: FrameType) -> bool:
-    """The frame is of code that is neither ours nor installed."""
+    """Whether the frame belongs to user code: neither fedclass nor installed."""
     return not ours_or_installed(str(frame.f_globals.get("__name__", "")), frame.f_globals.get("__file__"))
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, and where: the last line of the user's own that led to it, if there is one."""
+    """What went wrong, and the last line of user code that led to it, if any."""
     own = [(frame, line) for frame, line in frames_of(error) if is_own(frame)]
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if not own:
@@ -226,7 +226,7 @@ def reason(error: BaseException) -> str:
 
 
 def _heard(event: str, details: tuple[object, ...]) -> None:
-    """Files are opened under this event by Python itself; libraries that open them in C or Rust do not tell."""
+    """The audit hook. It sees files that Python opens, but not those that libraries open in C or Rust."""
     if not _watching:
         return
     if event in BEYOND:
@@ -244,14 +244,14 @@ def _heard(event: str, details: tuple[object, ...]) -> None:
 
 
 def _callers() -> Iterator[str]:
-    """Modules of the user's own that are at work."""
+    """The user's modules on the call stack."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         if not ours_or_installed(module, frame.f_globals.get("__file__")):
             yield module
         elif frame.f_code.co_name == "<module>" and not module.startswith("importlib"):
-            return  # an installed package that reads its own settings as it is imported
+            return  # an installed package that reads its settings while it is imported
         frame = frame.f_back
 
 

@@ -1,9 +1,9 @@
-"""All that may ever cross the network between the server and a client.
+"""Everything that may cross the network between the server and a client.
 
-No image and no exemplar is among it, and no output for a single sample but the mean loss of a client that has only one.
-A method that breaks this says so (`Declaration.discloses`), and no site takes part in it.
-A test lists these fields. Within one machine Jobs and Updates are enough; sites with data of their own are also asked
-for an Announcement, and sent a Plan with each Job.
+It includes no image, no exemplar, and no output for a single sample, except the mean loss of a client with one image.
+A method that breaks this declares so (`Declaration.discloses`), and no site takes part in it. A test lists all fields.
+A simulation needs only Jobs and Updates; sites with their own data are also asked for an Announcement, and get a Plan
+with each Job.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ Phase = Literal["train", "count", "end_task", "evaluate"]
 
 @dataclass(frozen=True)
 class Job:
-    """What the server asks of one client: to train for a round, to count what it could keep (memory.quota = "balanced"
-    alone), to close a task (choose exemplars), to test a model.
+    """What the server asks of one client: to train for a round, to count its images (only for memory.quota =
+    "balanced"), to close a task (choose exemplars), or to test a model.
     """
 
     client: int
@@ -33,12 +33,12 @@ class Job:
     weights: Weights
     teacher: Weights | None  # the global model at the end of the previous task; none in the first
     broadcast: Tensors = field(default_factory=dict)  # the method's own, as it declares
-    frozen: str = ""  # SHA-256 of what the model has besides weights, and a client too; empty: nothing
-    quotas: tuple[int, ...] | None = None  # exemplars that the client may keep of each class, if the server says so
+    frozen: str = ""  # SHA-256 of the frozen part of the model, which the client has too; empty: none
+    quotas: tuple[int, ...] | None = None  # exemplars that the client may keep of each class, if the server sets them
 
     @property
     def where(self) -> str:
-        """For messages, which count from 1 but for clients."""
+        """For messages, which count tasks and rounds from 1."""
         ends = {
             "train": f"round {self.round + 1}",
             "count": "count of images",
@@ -63,16 +63,16 @@ class Update:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a site must know, besides the Job, to do what a client within the server's machine would do.
+    """What a site must know, besides the Job, to do what a simulated client would do.
 
-    federation: under which it keeps its state.  recipe: of the recipe, the tables seed, seeds, memory, model, train,
-    optimizer, server (for how its images count in the mean) and method, and the name of data.transform.  mean, std:
-    pixels in 0..1 become (x - mean) / std.  image: (H, W, C).  classes: the names of all that have arrived, in order of
-    arrival.  task_sizes: how many of them came with each task.  teacher: the SHA-256 of the global model at the end of
-    the previous task, for a site that has kept it; none if the method needs none.  broadcast: the same of the tensors
-    that the method sends along.  awaited: names of classes that do not count as arrived yet, whether the site has
-    images of them or not.  spelled: the site's own names of classes that are called otherwise here.  returns: the tasks
-    to whose beginning the server has gone back, one after the other.
+    federation: the name under which the site keeps its state.  recipe: the recipe's seed, its tables seeds, memory,
+    model, train, optimizer, server (how the site's images count in the mean) and method, and the name of
+    data.transform.  mean, std: pixels in 0..1 become (x - mean) / std.  image: (H, W, C).  classes: the names of all
+    classes so far, in order of arrival.  task_sizes: how many of them came with each task.  teacher: the SHA-256 of the
+    global model at the end of the previous task, for a site that has kept it; None if the method needs none.
+    broadcast: the SHA-256 of the method's broadcast tensors.  awaited: names of classes that do not count as arrived
+    yet, whether the site has images of them or not.  spelled: the site's own names of classes that are called otherwise
+    here.  returns: the tasks to whose beginning the server has gone back, in order.
     """
 
     federation: str
@@ -107,7 +107,7 @@ class Announcement:
 
 
 def nbytes(weights: Weights) -> int:
-    known: int | None = getattr(weights, "nbytes", None)  # weights in one piece know it without looking at each tensor
+    known: int | None = getattr(weights, "nbytes", None)  # packed weights know it without looking at each tensor
     return sum(tensor.nbytes for tensor in weights.values()) if known is None else known
 
 

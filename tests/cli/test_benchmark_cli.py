@@ -137,7 +137,7 @@ def test_a_run_of_another_recipe_is_not_taken_for_the_protocols(folder: Path, tm
         told = failed("table", str(folder / "kept"), cwd=tmp_path, code=2)
     finally:
         stored.write_text(content)
-    assert "is not of the protocol tiny, version 2: train.rounds=2 (tiny: 3)" in told
+    assert "differs from the protocol tiny, version 2: train.rounds=2 (tiny: 3)" in told
 
 
 def test_mistakes_are_told_before_anything_runs(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_mistakes_are_told_before_anything_runs(tmp_path: Path) -> None:
 
     assert "did you mean 'digits_5task'" in wrong("digits_5tsk")
     assert "unknown method 'fedxyz'" in wrong("digits_5task-reduced", "--methods", "fedxyz")
-    assert "no best settings of fedavg" in wrong("digits_5task-reduced", "--methods", "fedavg:best")
+    assert "no best settings for fedavg" in wrong("digits_5task-reduced", "--methods", "fedavg:best")
     told = wrong("digits_5task-reduced", "--set", "train.rounds=1")
     assert "a protocol is fixed; only data.path" in told
     assert "seeds x" in wrong("digits_5task-reduced", "--seeds", "x")

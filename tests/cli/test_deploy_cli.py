@@ -71,7 +71,7 @@ def test_an_app_folder_holds_only_a_configuration_that_flower_takes() -> None:
         ((*INIT, "--set", "data.validation=0.1"), "sites hold out images of their own"),
         ((*INIT, "--set", "data.mean=measured", "--set", "data.std=measured"), "nobody sees the images of all sites"),
         ((*INIT, "--set", "faults.dropout=0.1"), "is for simulations; sites have faults of their own"),
-        ((*INIT, "--recipe", "default"), "the demonstration's is called demo"),
+        ((*INIT, "--recipe", "default"), "the demonstration's recipe is now called demo"),
         ((*INIT, "--recipe", "nowhere.toml"), "cannot read the recipe"),
         (("deploy", "next", "nowhere"), "is not the run directory of a federation"),
         (("deploy", "finish", "."), "is not the run directory of a federation"),

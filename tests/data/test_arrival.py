@@ -76,7 +76,7 @@ def test_what_has_arrived_is_what_has_no_longer_to_wait(arrival: str):
 
 
 def test_delays_that_make_no_sense_are_refused():
-    with pytest.raises(ConfigError, match="arrival_delay = 2 means nothing if classes arrive together"):
+    with pytest.raises(ConfigError, match="arrival_delay = 2 has no effect if classes arrive together"):
         StreamSettings(arrival_delay=2).check(rounds=5)
     with pytest.raises(ConfigError, match=r"arrival_delay = 5: every class must arrive before .* give at most 4"):
         StreamSettings(arrival="staggered", arrival_delay=5).check(rounds=5)

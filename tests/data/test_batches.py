@@ -209,5 +209,8 @@ def test_a_batch_goes_through_transform_crop_flip_normalisation_and_cutout_in_th
     ],
 )
 def test_a_transform_that_returns_something_else_is_refused(transform, got):
-    with pytest.raises(ConfigError, match=rf"transform: must return \(2, 4, 4, 1\), uint8 or float32 .*; got {got}"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"transform: must return the shape it was given, \(2, 4, 4, 1\), as uint8 or float32 .*; got {got}",
+    ):
         transformed(torch.zeros(2, 4, 4, 1, dtype=torch.uint8), seeded(), transform)

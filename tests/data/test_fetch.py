@@ -143,7 +143,7 @@ def test_mirror_is_asked_for_the_same_names(tmp_path, mnist, site, monkeypatch):
 
 def test_broken_download_is_continued(tmp_path, mnist, site):
     site.breaks_after = 100
-    with pytest.raises(DataError, match=r"the connection broke; try again later \(a broken download is continued\)"):
+    with pytest.raises(DataError, match=r"the connection broke; try again later \(the download will be resumed\)"):
         fetch("mnist", tmp_path)
     assert present(tmp_path) == {f"{IMAGES}.part": mnist[IMAGES][:100]}
     site.breaks_after = None
@@ -199,7 +199,7 @@ def test_not_found(tmp_path, site):
     with pytest.raises(DataError) as caught:
         fetch("mnist", tmp_path)
     assert str(caught.value) == (
-        f"{site.url}/{IMAGES}: the server answers 404 Not Found; try again later (a broken download is continued), "
+        f"{site.url}/{IMAGES}: the server answers 404 Not Found; try again later (the download will be resumed), "
         f"or another host: fedclass data fetch mnist --mirror URL, "
         f"or put {IMAGES} into {tmp_path} yourself and repeat: fedclass data fetch mnist"
     )

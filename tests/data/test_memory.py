@@ -325,9 +325,9 @@ COUNTS = np.array([[8, 0, 5, 100], [4, 7, 0, 100]])  # before the last task: at 
         (per_client(15), ["per_client = 15 is never reached: every client keeps all its images of earlier tasks"]),
         (per_class(8), ["per_class = 8 is never reached: every client keeps all its images of earlier tasks"]),
         (per_client(2), []),
-        (per_client(1), ["per_client = 1 is less than one exemplar for each class: 2 of 2 clients keep none of some"]),
+        (per_client(1), ["per_client = 1 is less than one exemplar for each class: 2 of 2 clients keep none of a"]),
         (floored(3), []),  # one of each of three classes that have arrived
-        (floored(2), ["per_client = 2 is less than one exemplar for each class: 2 of 2 clients keep none of some"]),
+        (floored(2), ["per_client = 2 is less than one exemplar for each class: 2 of 2 clients keep none of a"]),
         (per_client(0), []),  # nothing is kept, as was asked for
         (per_class(0), []),
     ],

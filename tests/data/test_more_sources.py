@@ -167,7 +167,7 @@ def test_a_function_of_the_users_own(user_module):
         load("own_data:other")
     with pytest.raises(ConfigError, match="'own_data:NUMBER' is not callable"):
         load("own_data:NUMBER")
-    with pytest.raises(ConfigError, match=r"\[data\.args\]: mnist takes none"):
+    with pytest.raises(ConfigError, match=r"\[data\.args\]: mnist takes no arguments"):
         load("mnist", args={"count": 3})
 
 
@@ -211,5 +211,5 @@ def test_mean_and_deviation_are_measured_on_the_training_images(tmp_path):
     np.testing.assert_allclose(mean, (x_train / 255).mean((0, 1, 2)), rtol=1e-12)
     np.testing.assert_allclose(std, (x_train / 255).std((0, 1, 2)), rtol=1e-12)
     write_npz(tmp_path / "my.npz", np.full((6, 5, 4), 7, np.uint8), numbers(2, 5, 4))
-    with pytest.raises(DataError, match=r"all training images have one brightness; give data\.mean and data\.std"):
+    with pytest.raises(DataError, match=r"all training images have the same brightness; give data\.mean and data\.std"):
         _ = load("npz", path=tmp_path / "my.npz", measure=True).normalisation

@@ -284,7 +284,7 @@ def test_shares_of_zero_that_leave_a_class_to_full_clients_are_drawn_again_or_re
     for seed in range(8):
         assert [len(share) for share in shares_of(wanted, targets, seed=seed, tasks=(2,))] == [50, 50]
     many = np.repeat(np.arange(20), 5)  # that 20 draws hit 20 clients once each: 2e-8
-    with pytest.raises(ConfigError, match=r"in each of 100 draws all of some class went to clients that had their"):
+    with pytest.raises(ConfigError, match=r"in each of 100 draws, a whole class went to clients that already had"):
         shares_of(replace(wanted, clients=20), many, tasks=(20,))
 
 
@@ -490,8 +490,8 @@ def test_clients_without_images_can_be_saved(file):
         (saved([0], [1], [2]), r"is for 3 clients, not 2; set partition.clients=3"),
         (saved([0], [10]), "names image 10, but the training set has 10"),
         (saved([0], [-1]), "names image"),
-        (saved([0, 1], [2, 1]), "some images are held twice"),
-        (saved([0, 0], [1]), "some images are held twice"),
+        (saved([0, 1], [2, 1]), "some images belong to two clients"),
+        (saved([0, 0], [1]), "some images belong to two clients"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(file, content, message):

@@ -92,7 +92,6 @@ def test_a_client_keeps_no_more_than_its_own_budget(tiny: Tiny) -> None:
     model = setup.build()
     model.grow_to(2, seed=0)
     job = Job(0, 0, 2, "end_task", model.weights(), None, quotas=(5, 4))
-    with pytest.raises(
-        ClientError, match="client 0, task 1, end of the task: quotas of 9 exemplars, and 8 may be kept"
-    ):
+    message = "client 0, task 1, end of the task: the server's quotas add up to 9 exemplars, but memory.per_client is 8"
+    with pytest.raises(ClientError, match=message):
         setup.client(MemoryStore()).run(job)

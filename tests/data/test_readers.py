@@ -318,7 +318,7 @@ def test_missing_files_are_named_with_the_way_to_get_them(tmp_path):
 
 @pytest.mark.parametrize("name", ["folder", "npz", "medmnist"])
 def test_own_data_needs_a_path(name):
-    with pytest.raises(DataError, match=rf"{name}' is read from where you say: --set data\.path="):
+    with pytest.raises(DataError, match=rf"{name}' needs the place of your files: --set data\.path="):
         load(name)
 
 
@@ -464,7 +464,7 @@ def test_folder_mistakes(tmp_path):
     expect(r"deep\.tif: has 32 bits per pixel \(F\)")
     deep.unlink()
     os.mkfifo(deep)  # to read it would wait for ever
-    expect(r"train/dog/deep\.tif: is no regular file, where an image should be; remove it")
+    expect(r"train/dog/deep\.tif: is not a regular file, where an image should be; remove it")
     deep.unlink()
     deep.mkdir()
     expect(r"train/dog/deep\.tif: is a folder, where an image should be; remove it")
@@ -475,7 +475,7 @@ def test_folder_mistakes(tmp_path):
     expect(r"broken\.png: cannot be read as an image")
     broken.unlink()
     (tmp_path / "test" / "readme.txt").write_text("")
-    expect(r"test/readme\.txt: lies beside the class folders")
+    expect(r"test/readme\.txt: is beside the class folders")
     (tmp_path / "test" / "readme.txt").unlink()
     (tmp_path / "test" / "dog" / "a.png").unlink()
     expect("test/dog: this class has no images")

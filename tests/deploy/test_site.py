@@ -554,7 +554,7 @@ def test_one_bad_file_is_left_out_and_not_the_site(trial: Trial) -> None:
         ("0/half.png", "cannot be read as an image"),
         ("0/0-other.png", "is 8x9 pixels, and most are 8x8; set resize"),
         ("2/more", "is a folder, where an image should be"),
-        ("1/pipe.png", "is no regular file, where an image should be"),
+        ("1/pipe.png", "is not a regular file, where an image should be"),
     ):
         assert any(f"{trial.data / name}: {reason}" in other for other in others), name
     (trial.data / "notes.txt").unlink()

@@ -58,14 +58,14 @@ def test_code_edited_between_stop_and_resume_is_refused_by_name_and_accepted_if_
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     with pytest.raises(
         RunError,
-        match=r"cut: its code has changed: helper\.py changed\. .*--changed-code \(changed_code=True\) goes on",
+        match=r"cut: its code has changed: helper\.py changed\. .*--changed-code \(changed_code=True\) resumes it",
     ):
         went_on(tiny(method="mine:Mine"), root, reuse=True)
     assert before == {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
     summary, warnings = went_on(tiny(method="mine:Mine"), root, reuse=True, changed_code=True)
     assert summary["mixed_code"] is True
-    assert warnings == ["goes on by other code than before: helper.py changed"]
+    assert warnings == ["resumes with other code than before: helper.py changed"]
     assert [part["changed"] for part in parts(root)] == [[], ["helper.py changed"]]
     assert list(usual_store().entries()) == [], "no program would give these weights"
     (note,) = mixed(Result.read(root))
@@ -88,7 +88,7 @@ def test_a_mixture_stays_one_when_it_is_stopped_again(mine: Project, tiny: Tiny,
     summary, warnings = went_on(tiny("train.rounds=3", method="mine:Mine"), root, reuse=True)
     assert (summary["mixed_code"], len(parts(root))) == (True, 2)
     assert list(usual_store().entries()) == []
-    assert warnings == ["goes on by other code than before: helper.py changed"], "of the first time"
+    assert warnings == ["resumes with other code than before: helper.py changed"], "of the first time"
 
 
 def test_the_same_code_goes_on_without_a_word_and_is_kept_for_others(mine: Project, tiny: Tiny, tmp_path: Path) -> None:
@@ -123,11 +123,11 @@ def test_a_finished_run_of_other_code_is_not_shown_as_this_codes(mine: Project, 
     root = tmp_path / "run"
     first = run_one(tiny(method="mine:Mine"), root)
     mine.write(helper="F = 30.0")
-    with pytest.raises(RunError, match=r"run: its code has changed: helper\.py changed\. .*takes it as it is"):
+    with pytest.raises(RunError, match=r"run: its code has changed: helper\.py changed\. .*accepts it as it is"):
         went_on(tiny(method="mine:Mine"), root)
     shown, warnings = went_on(tiny(method="mine:Mine"), root, changed_code=True)
     assert shown == first
-    assert warnings == [f"{root}: was made by other code: helper.py changed"]
+    assert warnings == [f"{root}: was made with other code: helper.py changed"]
     with pytest.raises(RunError, match=r"run: its code has changed"):
         run_all([(tiny(), tmp_path / "new"), (tiny(method="mine:Mine"), root)], listen=lambda *_: None)
     assert not (tmp_path / "new").exists(), "refused before anything is begun"
@@ -148,7 +148,7 @@ def test_a_run_of_an_older_version_is_refused_and_can_be_accepted(tiny: Tiny, tm
     (root / "source.json").unlink()
     with pytest.raises(
         RunError,
-        match=r"older version of fedclass began it.*no source\.json.*--changed-code \(changed_code=True\) goes on",
+        match=r"older version of fedclass began it.*no source\.json.*--changed-code \(changed_code=True\) resumes it",
     ):
         went_on(tiny(), root)
     summary, _ = went_on(tiny(), root, changed_code=True)

@@ -93,7 +93,9 @@ def test_without_a_recipe_every_key_has_its_own_default() -> None:
 
 def test_the_former_name_of_the_demonstration_says_what_to_type(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="the demonstration's is called demo; without a recipe, every key has"):
+    with pytest.raises(
+        ConfigError, match="the demonstration's recipe is now called demo; without a recipe, every key has"
+    ):
         load("default")
     (tmp_path / "default").write_text("seed = 3")  # a file of one's own may be called so
     assert load("default").seed == 3
@@ -133,7 +135,7 @@ WRONG = {
     "[train]: unknown key 'roundz'; did you mean 'rounds'?": {"train": {"roundz": 3}},
     "[method]: unknown key 'temprature'; did you mean 'temperature'?": {"method": {"temprature": 3}},
     "unknown key 'trian'; did you mean 'train'?": {"trian": {}},
-    "unknown method 'fedclas'; known are fedavg, ": {"method": {"name": "fedclas"}},
+    "unknown method 'fedclas'; known methods: fedavg, ": {"method": {"name": "fedclas"}},
     "[partition]: alpha = 0: Input should be greater than 0": {"partition": {"alpha": 0}},
     "[partition]: alpha = -1.5": {"partition": {"alpha": -1.5}},
     "[partition]: clients = 0": {"partition": {"clients": 0}},
@@ -234,7 +236,7 @@ LOST = {
     ),
     "a default without its type": (
         DECORATED + "class Mine(FedCLASS):\n    beta = 8.0\n",
-        r"Mine.beta has no type, so that the inherited default would count; write `beta: type = default`",
+        r"Mine.beta has no type, so the inherited default would be used; write `beta: type = default`",
     ),
 }
 
@@ -341,7 +343,7 @@ def test_a_hook_by_its_old_name_is_refused_and_not_ignored(user_module) -> None:
         "class Mine(FedAvg):\n"
         "    def sgd(self, usual, *, progress): return usual\n",
     )
-    with pytest.raises(ConfigError, match=r"Mine\.sgd: this hook is called `rates` now"):
+    with pytest.raises(ConfigError, match=r"Mine\.sgd: this hook is now called `rates`"):
         experiment({"method": {"name": f"{name}:Mine"}})
 
 

@@ -85,7 +85,7 @@ def test_fedicarl_agrees_at_a_class_mean_too(tiny: Tiny, tmp_path: Path) -> None
     ("backbone", "said"),
     [
         ("Noisy", r"export: onnxruntime's scores differ from torch's by [\d.]+; nothing was written"),
-        ("Branching", r"export: this model cannot be made an ONNX graph \(.+\)"),
+        ("Branching", r"export: this model cannot be converted to an ONNX graph \(.+\)"),
     ],
 )
 def test_a_graph_that_is_not_the_model_replaces_nothing(

@@ -64,7 +64,7 @@ def test_what_no_module_has_goes_along_and_is_found_where_it_arrives(monkeypatch
     assert given.model.name.endswith("<lambda>")
     sent = usercode.pickled(given)
     usercode._given.clear()  # as in another process
-    with pytest.raises(ConfigError, match=r"'.*<lambda>' was typed into a script, a notebook or a function"):
+    with pytest.raises(ConfigError, match=r"'.*<lambda>' was defined in a script, a notebook or a function"):
         given.build((8, 8))
     arrived = pickle.loads(sent)
     assert arrived.method.mu == 3.0
@@ -85,7 +85,9 @@ def test_a_builder_that_was_defined_again_is_not_used_for_an_experiment_of_befor
 
     before = load(None, model=build(2))
     load(None, model=build(3))
-    with pytest.raises(ConfigError, match=r"net was defined again since this experiment was loaded; load it again"):
+    with pytest.raises(
+        ConfigError, match=r"net was redefined since this experiment was loaded; load the experiment again"
+    ):
         prepare(before)
 
 
@@ -102,20 +104,18 @@ class Odd(FedAvg):
 
 
 MISTAKES: dict[str, Callable[[], object]] = {
-    r"method: <class 'int'> is no method; derive its class from": lambda: load(None, method=int),  # type: ignore[arg-type]
+    r"method: <class 'int'> is not a method; derive its class from": lambda: load(None, method=int),  # type: ignore[arg-type]
     r"method: Odd\.rule is a builtin_function_or_method, which a recipe cannot hold": lambda: load(
         None, method=Odd(rule=len)
     ),
-    r"model: give a function that builds the network, or its class": lambda: load(None, model=torch.nn.Flatten()),
-    r"model: functools.partial.* has no name to be known by": lambda: load(
-        None, model=functools.partial(torch.nn.Linear, 3)
-    ),
+    r"model: give a class or a function that builds the network": lambda: load(None, model=torch.nn.Flatten()),
+    r"model: functools.partial.* has no name; give": lambda: load(None, model=functools.partial(torch.nn.Linear, 3)),
     r"overrides = 'train.rounds=2': give a dict, or a list": lambda: load(None, "train.rounds=2"),
     r"train.rounds = nan: use finite numbers, text, or lists": lambda: load(None, {"train.rounds": float("nan")}),
     r"a.b.c=2: write it as table.key=value": lambda: load(None, {"a.b.c": 2}),
-    r"methods = \[\]: give a list of them": lambda: methods_given([]),
-    r"seeds 0,1,1: each may be named once": lambda: read_seeds([0, 1, 1]),
-    r"train.rounds=2,2: a value is there twice": lambda: read_sweep({"train.rounds": [2, 2]}),
+    r"methods = \[\]: give a list, such as": lambda: methods_given([]),
+    r"seeds 0,1,1: name each seed only once": lambda: read_seeds([0, 1, 1]),
+    r"train.rounds=2,2: a value is given twice": lambda: read_sweep({"train.rounds": [2, 2]}),
     r"nothing to sweep": lambda: read_sweep({"train.rounds": 2}),
 }
 

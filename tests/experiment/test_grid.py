@@ -76,25 +76,23 @@ def test_directory_names_are_safe_short_and_different():
 
 
 MISTAKES = {
-    "methods fedavg,,fedwa: there is nothing between": lambda: read_methods("fedavg,,fedwa"),
-    "methods fedavg,: there is nothing between": lambda: read_methods("fedavg,"),
-    "methods : there is nothing": lambda: read_methods(""),
+    "methods fedavg,,fedwa: an entry is empty": lambda: read_methods("fedavg,,fedwa"),
+    "methods fedavg,: an entry is empty": lambda: read_methods("fedavg,"),
+    "methods : an entry is empty": lambda: read_methods(""),
     "methods fedclass:: write a variant or key=value": lambda: read_methods("fedclass:"),
     "seeds 0,x: write whole numbers": lambda: read_seeds("0,x"),
     "seeds -1: write whole numbers from 0 on, such as 0,1,2 or 0-4": lambda: read_seeds("-1"),
     "seeds 0-: write whole numbers": lambda: read_seeds("0-"),
     "seeds 1,5-4: 5-4 must rise": lambda: read_seeds("1,5-4"),
     "seeds 0-9999999999: 0-9999999999 must rise, and hold at most 1000": lambda: read_seeds("0-9999999999"),
-    "seeds 0-3,2: each may be named once": lambda: read_seeds("0-3,2"),
-    "seeds 1,1: each may be named once": lambda: read_seeds("1,1"),
+    "seeds 0-3,2: name each seed only once": lambda: read_seeds("0-3,2"),
+    "seeds 1,1: name each seed only once": lambda: read_seeds("1,1"),
     "method.beta: write it as table.key=value,value": lambda: read_sweep(["method.beta"]),
     "=1,2: write it as": lambda: read_sweep(["=1,2"]),
-    "method.beta=1,,2: there is nothing between": lambda: read_sweep(["method.beta=1,,2"]),
-    "stream.tasks=5,5: a value is there twice; a list is one value in brackets": lambda: read_sweep(
-        ["stream.tasks=5,5"]
-    ),
-    "seed=0,1: seeds make no rows of their own; give them as seeds, 0,1": lambda: read_sweep(["seed=0,1"]),
-    "method.beta is there twice": lambda: read_sweep(["method.beta=0,1", "method.beta=2"]),
+    "method.beta=1,,2: an entry is empty": lambda: read_sweep(["method.beta=1,,2"]),
+    "stream.tasks=5,5: a value is given twice; write a list in brackets": lambda: read_sweep(["stream.tasks=5,5"]),
+    "seed=0,1: a seed is not a setting to sweep; give seeds as seeds, 0,1": lambda: read_sweep(["seed=0,1"]),
+    "method.beta is given twice": lambda: read_sweep(["method.beta=0,1", "method.beta=2"]),
     "nothing to sweep": lambda: read_sweep(["train.rounds=2"]),
     "give a key several values": lambda: read_sweep([]),
     "fedclass and fedclass:paper are the same setting; name it once": lambda: expand(

@@ -43,7 +43,9 @@ def test_a_run_is_gone_on_with_or_refused_by_version(tiny: Tiny, tmp_path: Path)
     config = (root / "config.toml").read_text()
     (root / "config.toml").write_text(config + "[quantum]\nbits = 3\n")
     (root / "events.jsonl").write_text(begun.replace(f'"version": "{fedclass.__version__}"', '"version": "0.9.0"', 1))
-    with pytest.raises(RunError, match=r"could go on with fedclass .*, because fedclass 0\.9\.0 began it: .*'quantum'"):
+    with pytest.raises(
+        RunError, match=r"can be resumed with fedclass .*, because fedclass 0\.9\.0 began it: .*'quantum'"
+    ):
         run_one(experiment, root, go_on=True)
     (root / "config.toml").write_text(config)
 

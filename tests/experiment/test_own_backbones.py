@@ -186,7 +186,7 @@ def test_what_is_frozen_is_compared_before_a_job_is_done(named: str, tiny: Tiny,
     for phase in ("train", "end_task", "evaluate"):
         with pytest.raises(JobRefusedError, match=reason):
             Site(settings).run(plan_of(setup, 0), replace(job, phase=phase, frozen=""))
-    with pytest.raises(ClientError, match=rf"client 0, task 1, round 1: what is frozen in the model {reason}"):
+    with pytest.raises(ClientError, match=rf"client 0, task 1, round 1: the frozen part of the model {reason}"):
         setup.client(MemoryStore()).run(replace(job, frozen=""))
     recipe = plan_of(prepare(tiny(f"model.name={named}:frozen", "model.args.mean=0.25")), 0)  # another normalisation
     with pytest.raises(JobRefusedError, match="differs from the server's"):
@@ -195,7 +195,7 @@ def test_what_is_frozen_is_compared_before_a_job_is_done(named: str, tiny: Tiny,
 
 @pytest.mark.slow
 def test_a_worker_with_other_frozen_weights_ends_the_run(named: str, tiny: Tiny, tmp_path: Path) -> None:
-    with pytest.raises(ClientError, match="what is frozen in the model differs from the server's"):
+    with pytest.raises(ClientError, match="the frozen part of the model differs from the server's"):
         run_one(tiny(f"model.name={named}:of_each_process"), tmp_path / "run", engine="processes", workers=2)
 
 
@@ -217,7 +217,9 @@ def test_a_run_does_not_go_on_with_other_frozen_weights_nor_share_its_tasks(
     assert key_after(setup, 1, replace(before, model=sources(setup).model)) != key
     with pytest.raises(RunError, match=r"its code has changed: .*map.npy changed, the initial weights"):
         run_one(experiment, tmp_path / "cut", go_on=True)
-    with pytest.raises(RunError, match=r"what is frozen in backbones:from_file is not what the run was begun with"):
+    with pytest.raises(
+        RunError, match=r"the frozen weights of backbones:from_file are not those with which the run began"
+    ):
         run_one(experiment, tmp_path / "cut", go_on=True, changed_code=True)
     again = load_model(tmp_path / "whole").scores(setup.stream.data.test.images)
     assert np.array_equal(again, predicted)  # the model's file has all of its own
@@ -227,7 +229,7 @@ def test_a_run_does_not_go_on_with_other_frozen_weights_nor_share_its_tasks(
 
 
 def test_a_backbone_that_changes_what_is_frozen_ends_the_run(named: str, tiny: Tiny, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"backbone.seen is frozen, and yet training changed it"):
+    with pytest.raises(ConfigError, match=r"backbone.seen is frozen, but training changed it"):
         run_one(tiny(f"model.name={named}:counting"), tmp_path / "run")
 
 

@@ -71,7 +71,7 @@ def test_digits_can_be_prepared_with_all_of_their_methods():
 
 
 def test_unknown_protocols_and_recipes_without_one_are_told():
-    with pytest.raises(ConfigError, match=r"digits_5tasks: there is no such protocol; did you mean 'digits_5task'\?"):
+    with pytest.raises(ConfigError, match=r"digits_5tasks: no such protocol; did you mean 'digits_5task'\?"):
         find_protocol("digits_5tasks")
     with pytest.raises(ConfigError, match=r"demo: has no table \[protocol\].*protocols are cifar100_10task, "):
         find_protocol("demo")
@@ -102,14 +102,18 @@ def test_best_settings_are_used_by_name(own: Path):
     assert protocol.experiment(fedavg).optimizer.learning_rate == 0.01
     (more,) = protocol.choices("fedclass:best:beta=8")
     assert protocol.experiment(more).method.beta == 8.0
-    with pytest.raises(ConfigError, match=r"fedeven:best: mine has no best settings of fedeven \(there are: fedclass:"):
+    with pytest.raises(
+        ConfigError, match=r"fedeven:best: mine has no best settings for fedeven \(available: fedclass:"
+    ):
         protocol.choices("fedeven:best")
 
 
 def test_what_a_protocol_fixes_cannot_be_changed_and_the_rest_can(own: Path):
     protocol = find_protocol(str(own))
     protocol.check(load(str(own), ["optimizer.learning_rate=1", "memory.select=herding", "data.path=x"]), where="here")
-    with pytest.raises(ConfigError, match=r"here: is not of the protocol mine, version 3: train.rounds=8 \(mine: 7\)"):
+    with pytest.raises(
+        ConfigError, match=r"here: differs from the protocol mine, version 3: train.rounds=8 \(mine: 7\)"
+    ):
         protocol.check(load(str(own), ["train.rounds=8"]), where="here")
     protocol.check(load(str(own), method="joint"), where="here")  # bounds have no memory, by definition
 
@@ -121,7 +125,7 @@ def test_results_have_their_protocol_beside_them(own: Path, tmp_path: Path):
     stored = Protocol.stored(tmp_path / "results")
     assert (stored.title, stored.sha256, stored.reduced_by) == (small.title, small.sha256, ["train.rounds=1"])
     assert stored.experiment() == small.experiment()
-    with pytest.raises(RunError, match="is another protocol than mine, version 3"):
+    with pytest.raises(RunError, match="is not the protocol mine, version 3"):
         find_protocol(str(own)).write(tmp_path / "results")
     with pytest.raises(RunError, match=r"has no protocol\.toml"):
         Protocol.stored(tmp_path)

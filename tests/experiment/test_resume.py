@@ -230,7 +230,7 @@ def test_when_all_checkpoints_are_damaged_the_run_begins_anew(tiny: Tiny, tmp_pa
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
     newer, older = [event.message for event in heard if isinstance(event, Warned)]
     assert newer.endswith("going back to the one before it")
-    assert older.endswith("begins anew: there is no other")
+    assert older.endswith("starting over: there is no other")
 
 
 @pytest.mark.parametrize("kind", ["json", "models", "clients"])
@@ -270,7 +270,7 @@ def test_a_recipe_edited_in_the_run_directory_is_refused(tiny: Tiny, tmp_path: P
     stopped_after(tiny(), tmp_path / "cut", 2)
     config = tmp_path / "cut" / "config.toml"
     config.write_text(config.read_text().replace("rounds = 2", "rounds = 7"))
-    with pytest.raises(RunError, match=r"was changed after the run had begun, in train.rounds \(2 then, 7 now\)"):
+    with pytest.raises(RunError, match=r"was changed after the run began, in train.rounds \(2 then, 7 now\)"):
         run_one(load(str(config)), tmp_path / "cut", go_on=True)
 
 
@@ -295,7 +295,7 @@ def test_a_run_whose_data_moved_goes_on_with_the_same_bits(tiny: Tiny, tiny_file
     stopped_after(tiny(f"data.path={old}", method="fedclass"), tmp_path / "cut", 3)
     old.rename(new)
     stored = str(tmp_path / "cut" / "config.toml")
-    with pytest.raises(DataError, match=r"old\.npz: is not there any more; if it has moved, give data\.path=PLACE"):
+    with pytest.raises(DataError, match=r"old\.npz: no longer exists; if it has moved, give data\.path=PLACE"):
         run_one(load(stored), tmp_path / "cut", go_on=True)
     run_one(load(stored, [f"data.path={new}"]), tmp_path / "cut", go_on=True)
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
@@ -359,7 +359,7 @@ def test_without_being_asked_nothing_goes_on(tiny: Tiny, tmp_path: Path) -> None
 
 def test_a_folder_that_is_no_run_is_refused(tiny: Tiny, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("no = [toml")
-    with pytest.raises(RunError, match="not the directory of a run that could go on"):
+    with pytest.raises(RunError, match="not the directory of a run that can be resumed"):
         run_one(tiny(), tmp_path, go_on=True)
 
 
@@ -402,7 +402,7 @@ def test_a_run_of_several_that_cannot_write_its_summary_is_a_failure_like_any_ot
         listen=lambda number, event: heard.append(number) if isinstance(event, RunFinished) else None,
     )
     assert heard == [0, 1]
-    assert "cannot go on" in str(failures.pop(0))
+    assert "cannot continue" in str(failures.pop(0))
     assert not failures
 
 
@@ -484,5 +484,5 @@ def test_a_run_that_was_stored_before_keys_moved_is_read_as_if_stored_today(tiny
     assert (record["optimizer.learning_rate"], record["server.participation"]) == (0.03, 1.0)
     assert read_config(directory.root)["server"]["weighting"] == "new-data"
     assert read_history(directory.root).config["optimizer"]["momentum"] == 0.9
-    with pytest.raises(RunError, match=r"checkpoint 7 \[train\]: unknown key 'rouns'.*cannot go on with it"):
+    with pytest.raises(RunError, match=r"checkpoint 7 \[train\]: unknown key 'rouns'.*cannot resume it"):
         _of_today({"train": {"rouns": 3}}, 7)

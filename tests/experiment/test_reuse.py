@@ -179,7 +179,7 @@ def test_a_store_that_cannot_be_written_is_a_warning_and_ends_no_run(tiny: Tiny,
     summary, heard = told(tiny(method="fedavg"), tmp_path / "a")
     assert same(summary, run_one(tiny(method="fedavg"), tmp_path / "alone"))
     messages = [event.message for event in heard if isinstance(event, Warned)]
-    assert [message.partition(" cannot be kept")[0] for message in messages] == ["task 1", "task 2"]
+    assert [message.partition(" cannot be added to the cache")[0] for message in messages] == ["task 1", "task 2"]
 
 
 def test_a_run_stopped_after_reuse_goes_on(tiny: Tiny, tmp_path: Path) -> None:

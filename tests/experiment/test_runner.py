@@ -292,7 +292,7 @@ def test_means_that_do_not_arrive_are_told_and_their_classes_never_predicted(tin
         carried_out(tiny(method="fedicarl"), tmp_path / "run", lambda setup: Forgetful(setup.client(MemoryStore())))
     events = list(read_events(RunDirectory(tmp_path / "run").events))
     (warned,) = of_kind(Warned, events)
-    assert "task 1: no client has enough exemplars of class '1', which is never predicted" in warned.message
+    assert "task 1: no client has enough exemplars of class '1', so it is never predicted" in warned.message
     (finished,) = of_kind(TaskFinished, events)
     assert [row[1] for row in finished.confusion] == [0, 0]
 

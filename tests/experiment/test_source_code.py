@@ -317,7 +317,7 @@ def test_a_module_that_others_imported_before_may_have_read_anything(tiny: Tiny,
     project.write(mine=METHOD.format(imports=imports, within="pass", factor="FACTOR"))
     importlib.import_module("mine")
     doubts = known(tiny(method="mine:Mine")).doubts
-    assert any("read_text may read what is not known" in doubt for doubt in doubts)
+    assert any("read_text may read files that cannot be traced" in doubt for doubt in doubts)
 
 
 def test_code_edited_after_it_was_imported_is_not_what_runs(tiny: Tiny, project: Project) -> None:
@@ -326,8 +326,8 @@ def test_code_edited_after_it_was_imported_is_not_what_runs(tiny: Tiny, project:
     (project.root / "helper.py").write_text("F = 200")  # and nobody imports it again
     after = known(tiny(method="mine:Mine"))
     assert before.doubts == ()
-    assert after.doubts == ("helper.py was edited after it had been imported; start Python again",)
-    assert differences(before, after) == ["helper.py has no file that would tell whether it changed"]
+    assert after.doubts == ("helper.py was edited after it was imported; restart Python",)
+    assert differences(before, after) == ["helper.py has no file to show whether it changed"]
 
 
 def test_a_class_that_a_function_made_depends_on_more_than_its_module_says(tiny: Tiny, project: Project) -> None:
@@ -367,7 +367,7 @@ def test_a_class_typed_into_python_c_is_never_shared(tiny_settings: list[str], t
         warnings = [line for line in (root / "events.jsonl").read_text().splitlines() if '"Warned"' in line]
         (warning,) = [json.loads(line)["message"] for line in warnings]
         assert warning == (
-            "no task is taken from, or kept for, other runs: __main__ is a script or notebook; put the class into a "
+            "no task is taken from the cache or added to it: __main__ is a script or notebook; put the class into a "
             "module of its own"
         )
     assert found[0] != found[1]
@@ -421,7 +421,7 @@ def test_what_training_reads_keeps_its_tasks_from_others_and_belongs_to_the_run(
             summary = run_one(experiment, tmp_path / value, heard.append, engine=engine, workers=2, reuse=True)
         weights.append(summary["weights_sha256"])
         (warning,) = [event.message for event in heard if isinstance(event, Warned)]
-        assert warning == f"no task is kept for other runs: {reason.format(path=path)}"
+        assert warning == f"no further task is added to the cache: {reason.format(path=path)}"
     assert weights[0] != weights[1]
     assert list(usual_store().entries()) == []
     if who == "a file":

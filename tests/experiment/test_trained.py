@@ -341,7 +341,7 @@ def test_a_single_flipped_bit_is_found(copied: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1000] ^= 1
     path.write_bytes(content)
-    assert refused(copied) == f"{path}: is damaged (the sha256 of its tensors is not the one it was written with)"
+    assert refused(copied) == f"{path}: is damaged (the SHA-256 of its tensors has changed)"
 
 
 def rewritten(run: Path, **changes: Any) -> None:
@@ -356,7 +356,7 @@ def test_a_description_that_is_missing_or_wrong_is_named(copied: Path) -> None:
     assert "its metadata is damaged (image.1: Input should be a valid integer" in refused(copied)
     path = copied / "model.safetensors"
     save_file(load_file(path), path)
-    assert "does not say for which images it is, as older versions wrote it; run it again" in refused(copied)
+    assert "does not describe its images, because an older version wrote it; run it again" in refused(copied)
 
 
 def test_a_model_that_does_not_fit_is_named(copied: Path) -> None:

@@ -204,7 +204,7 @@ def test_extras_hold_numbers(value: float) -> None:
         ({"class_means": torch.rand(CLASSES, WIDTH + 1)}, "class_means is (3, 5) torch.float32 instead of (3, 4)"),
         ({"class_counts": torch.ones(CLASSES + 1).long()}, "class_counts is (4,) torch.int64 instead of (3,)"),
         ({"class_counts": torch.ones(CLASSES)}, "class_counts is (3,) torch.float32 instead of (3,) torch.int64"),
-        ({"class_counts": torch.tensor([1, -1, 1])}, "class counts that are not counts"),
+        ({"class_counts": torch.tensor([1, -1, 1])}, "class counts below 0"),
     ],
 )
 def test_a_method_looks_at_its_own_extras(changes: dict[str, Tensor], said: str) -> None:
@@ -246,7 +246,7 @@ def test_each_client_counts_once_if_it_was_asked_at_all(phase: Phase) -> None:
     jobs = [job(phase, client=c) for c in (1, 2, 3)]
     used = list(usable(answers, jobs, METHOD, SIZES, lambda client, why: told.append((client, why))))
     assert [update.client for update in used] == [3, 2]
-    again = "was not asked, or has answered already"
+    again = "was not asked, or has already answered"
     assert told == [(7, again), (2, again), (1, "answers for client 1, task 1, round 9"), (1, again)]
 
 

@@ -73,7 +73,7 @@ def test_a_run_ends_with_the_joint_solution_in_any_order_on_any_engine_after_a_s
 
 
 def test_a_backbone_that_is_trained_is_refused_before_anything_begins(tiny: Tiny) -> None:
-    with pytest.raises(ConfigError, match=r"\[model\] name: analytic needs a frozen backbone, and of 'resnet8' backb"):
+    with pytest.raises(ConfigError, match=r"\[model\] name: analytic needs a frozen backbone, but backb"):
         prepare(tiny(method="analytic"))
 
 

@@ -153,6 +153,6 @@ def test_a_tasks_images_are_there_at_its_end_once_and_only_if_declared(
     assert last(tmp_path / "run").state.method["seen"].tolist() == [0, 0, 24, 24]
     user_module("sums_undeclared", TASK_DATA % "False")
     with pytest.raises(
-        FedclassError, match="task_data is there in `end_round` and `report`, and only if `declare` says"
+        FedclassError, match="task_data is available only in `end_round` and `report`, if `declare` says"
     ):
         run_one(tiny(method="sums_undeclared:Sums"), tmp_path / "undeclared")

@@ -36,7 +36,7 @@ class Watching:
             self.sent[job.task, job.round] = job.weights
             teacher = self.client.teacher
             assert teacher is not None
-            known = None if self.client._loaded is None else teacher.weights()
+            known = teacher.model.weights() if teacher.loaded else None
             self.taught[job.task, job.round] = known
         return updates
 

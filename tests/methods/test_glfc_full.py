@@ -93,7 +93,7 @@ def test_no_site_takes_part_and_the_encoder_has_its_limit(tiny: Tiny) -> None:
     with pytest.raises(ConfigError, match=r"'glfc-full' sends gradients of single images.*run it in a simulation"):
         check_replay(tiny(method="glfc-full"))
     setup = prepare(tiny(*SMALL, method="glfc-full"))
-    with pytest.raises(ClientError, match="its encoder knows 100 classes, and there are 101"):
+    with pytest.raises(ClientError, match="its encoder has 100 classes, but there are 101"):
         setup.client(MemoryStore()).run(Job(0, 0, 0, "train", grown(tiny, classes=101).weights(), None))
 
 

@@ -384,7 +384,7 @@ class TestNearestMeanOfExemplars:
 
         assert reason() is None
         assert "class_means is (4, 6)" in str(reason(class_means=torch.zeros(4, WIDTH)))
-        assert reason(class_counts=torch.full((5,), -1)) == "class counts that are not counts"
+        assert reason(class_counts=torch.full((5,), -1)) == "class counts below 0"
         assert "torch.float32 instead of" in str(reason(class_counts=torch.zeros(5)))
         assert "NaN" in str(reason(class_means=torch.full((5, WIDTH), torch.nan)))
 

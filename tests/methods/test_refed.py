@@ -41,14 +41,14 @@ def test_the_images_with_the_largest_gradients_on_the_way_are_kept(tiny: Tiny) -
 @pytest.mark.parametrize(
     ("hook", "message"),
     [
-        ("", 'a method that declares select="own" must say how important images are: `importance`'),
+        ("", 'a method that declares select="own" must define `importance`'),
         (
             "def importance(self, client): return torch.zeros(3)",
-            r"Mine.importance: \(3,\) instead of a number for each",
+            r"Mine.importance: must return one number for each of \d+ images; it returned \(3,\)",
         ),
         (
             "def importance(self, client): return torch.cat([b.labels / 0 for b in client.task_data(9)])",
-            "Mine.importance: numbers that are NaN or infinite",
+            "Mine.importance: returned values that are NaN or infinite",
         ),
     ],
 )

@@ -133,7 +133,7 @@ def test_whoever_changes_what_is_frozen_is_told(replace):
     with model.frozen_kept():
         model.load(model.weights())
     with (
-        pytest.raises(ConfigError, match=r"backbone\.seen is frozen, and yet training changed it"),
+        pytest.raises(ConfigError, match=r"backbone\.seen is frozen, but training changed it"),
         model.frozen_kept(),
     ):
         model(torch.zeros(2, 3, 8, 8))

@@ -74,7 +74,7 @@ def test_attention_and_its_fast_path_see_the_adapters():
         (("conv.weight", "norm.*"), 1, r"'norm.\*' matches no weight of ResNet with two dimensions or more"),
         ((), 1, "'' matches no weight"),
         (("conv.weight",), 0, "rank = 0; it must be at least 1"),
-        (("conv.weight",), 17, "rank = 17; conv.weight has a rank of 16 at most"),
+        (("conv.weight",), 17, "rank = 17; the rank of conv.weight is at most 16"),
     ],
 )
 def test_adapters_that_make_no_sense_are_refused(patterns, rank, message):

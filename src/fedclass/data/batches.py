@@ -18,7 +18,7 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
 
     mean, std: one value, or one per channel.
 
-    Kept in this layout until the model sees it: permuted, it is what PyTorch calls channels_last, without a copy.
+    Images stay in this layout until they reach the model: permuted, it is PyTorch's channels_last, without a copy.
     """
     scale = (1 / (255 * torch.tensor(std))).expand(3)
     shift = (-torch.tensor(mean) / torch.tensor(std)).expand(3)
@@ -68,7 +68,7 @@ def varied(
     transform: Transform | None,
     normalisation: tuple[Sequence[float], Sequence[float]],
 ) -> Tensor:
-    """A batch to train on: the user's transform, shift and mirror, normalisation, cutout, as far as they are wanted.
+    """A training batch: the user's transform, shift and mirror, normalisation, cutout, each if asked for.
 
     images: (B, H, W, C) uint8.  Returns (B, H, W, 3) float32.
     """
@@ -93,13 +93,13 @@ def find_transform(path: str | None) -> Transform | None:
 
 
 def transformed(images: Tensor, generator: torch.Generator, transform: Transform) -> Tensor:
-    """What the transform makes of the images, which it may change: a batch of the same shape, in 0..255."""
+    """Apply the transform, which may change the images in place. Returns a batch of the same shape, in 0..255."""
     made = transform(images, generator)
     if not isinstance(made, Tensor) or made.shape != images.shape or made.dtype not in (torch.uint8, torch.float32):
         got = f"{tuple(made.shape)} {made.dtype}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
         raise ConfigError(
-            f"[data] transform: must return {tuple(images.shape)}, uint8 or float32 from 0 to 255, as it was given; "
-            f"got {got}"
+            f"[data] transform: must return the shape it was given, {tuple(images.shape)}, as uint8 or float32 "
+            f"in 0..255; got {got}"
         )
     return made
 

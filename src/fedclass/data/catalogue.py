@@ -1,4 +1,4 @@
-"""The data sets that come along: what they are, which files they need, and how they become arrays."""
+"""The bundled data sets: what they are, which files they need, and how these become arrays."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -81,7 +81,7 @@ _DRAWN = {alphabet.name: alphabet for alphabet in (synnum.DIGITS, synnum.CHARACT
 
 
 def _draw(source: Source, wanted: Wanted) -> ImageSet:
-    """No more images than are wanted."""
+    """Draw only as many images as asked for."""
     where = data_folder(source.name, wanted.path)
     train, test = (
         synnum.cached(where, len(source.classes) * kept(per_class, part), split=split, alphabet=_DRAWN[source.name])
@@ -139,9 +139,9 @@ def _read_npz(source: Source, wanted: Wanted) -> ImageSet:
 
 
 def call_user_loader(source: Source, wanted: Wanted) -> ImageSet:
-    """What a function of the user's own returns: arrays by name, as an .npz file has them.
+    """The arrays that a user's function returns, named as in an .npz file.
 
-    Global streams of random numbers are seeded for the call, always in the same way.
+    Global random streams are seeded for the call, always in the same way.
     """
     load_own = imported(source.name, where="data.name")
     if not callable(load_own):
@@ -164,12 +164,12 @@ def call_user_loader(source: Source, wanted: Wanted) -> ImageSet:
 
 def _own_path(source: Source, wanted: Wanted) -> Path:
     if wanted.path is None:
-        raise DataError(f"data.path: {source.name!r} is read from where you say: --set data.path=... (or --path)")
+        raise DataError(f"data.path: {source.name!r} needs the place of your files: --set data.path=... (or --path)")
     return wanted.path.expanduser()
 
 
 def _part(source: Source, wanted: Wanted, classes: tuple[str, ...], train: Split, test: Split) -> ImageSet:
-    """The wanted part of what was read; each class must have an image in both splits."""
+    """The part asked for; each class must have an image in both splits."""
     for kind, split in (("training", train), ("test", test)):
         counts = np.bincount(split.labels, minlength=len(classes))
         if not counts.all():

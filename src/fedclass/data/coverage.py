@@ -1,4 +1,4 @@
-"""How much of a data set a run uses: fractions, classes outside the stream and the partition may leave images out."""
+"""How much of a data set a run uses. Fractions, the stream and the partition may leave images out."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from fedclass.data.stream import Stream
 
 
 def coverage(stream: Stream) -> dict[str, Any]:
-    """How many images a run trains on, holds out and tests on, and how many there are."""
+    """How many images a run trains on, holds out and tests on, and how many are available."""
     data = stream.data
     train, test = data.available or (len(data.train), len(data.test))
     return {

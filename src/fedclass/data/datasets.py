@@ -29,7 +29,7 @@ from fedclass.schema import did_you_mean
 
 
 def find_source(name: str) -> Source:
-    """A data set by its name, or a user's own by package.module:function."""
+    """A data set by its name, or a user's data set by package.module:function."""
     if name in DATASETS:
         return DATASETS[name]
     if ":" in name:
@@ -54,11 +54,11 @@ def load(
     path: the folder of its files (for "npz" and "medmnist": the file); default `cache_folder() / name`.
     fraction, test_fraction: keep this first part of each class, in the order of the files, but at least one image.
     orientation: "raw" leaves the images of EMNIST as its files have them, with rows and columns exchanged.
-    size: height and width to bring all images to.  measure: mean and standard deviation from the training images.
+    size: height and width of all images, resized if need be.  measure: mean and std from the training images.
     args: for a function of the user's own.
 
-    `official` is true if every file has its published checksum. What is drawn here always is what
-    it is called. Where no checksums are published, as of a user's own data: None.
+    `official` is true if every file has its published checksum, and for drawn images. It is None where no checksums are
+    published, as for a user's own data.
     """
     source = find_source(name)
     for key, value in (("data.fraction", fraction), ("data.test_fraction", test_fraction)):
@@ -66,12 +66,14 @@ def load(
             raise ConfigError(f"{key}: must be in (0, 1], got {value}")
     if orientation == "raw" and not source.transposed:
         turned = ", ".join(other.name for other in DATASETS.values() if other.transposed)
-        raise ConfigError(f"data.orientation: only {turned} has images to turn, {name} is upright; leave it out")
+        raise ConfigError(
+            f"data.orientation: only {turned} has images to turn, {name} is upright already; leave it out"
+        )
     if orientation == "raw" and size is not None and size[0] != size[1]:
         raise ConfigError('data.size: with data.orientation = "raw", height and width must be equal')
     if args and source.read is not call_user_loader:
         raise ConfigError(
-            f"[data.args]: {name} takes none; they are for a function of your own, package.module:function"
+            f"[data.args]: {name} takes no arguments; they are for your own function, package.module:function"
         )
     wanted = Wanted(
         path=path,
@@ -94,7 +96,7 @@ def load(
 
 
 def _resized(split: Split, size: tuple[int, int]) -> Split:
-    """As prediction does it; what was read from files has the right size already."""
+    """Resize as prediction does. Images read from files already have the right size."""
     if split.images.shape[1:3] == size:
         return split
     shape = (*size, split.images.shape[3])

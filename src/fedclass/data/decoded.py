@@ -1,4 +1,4 @@
-"""Images decoded once, into a file that is mapped into memory page by page: they need not fit into it."""
+"""Images decoded once into a file that is memory-mapped, so that they need not fit into memory."""
 
 import hashlib
 import json
@@ -17,14 +17,14 @@ from fedclass.data.image_set import open_mapped
 from fedclass.data.source import cache_folder
 from fedclass.errors import DataError
 
-VERSION = 1  # of the decoding: raise it whenever a pixel changes
-MAPPED_FROM = 1 << 30  # bytes; less is decoded into memory, every time
+VERSION = 1  # of the decoding: to be raised whenever a pixel changes
+MAPPED_FROM = 1 << 30  # bytes; smaller sets are decoded into memory, every time
 
 Shape = tuple[int, int, int]
 
 
 def decode(files: Sequence[Path], shape: Shape) -> NDArray[np.uint8]:
-    """(N, *shape), in memory, or mapped from a file of the cache folder whose name is the hash of all that made it."""
+    """(N, *shape), in memory, or mapped from a file in the cache folder that is named by the hash of its inputs."""
     whole = (len(files), *shape)
     if math.prod(whole) < MAPPED_FROM:
         images = np.empty(whole, np.uint8)

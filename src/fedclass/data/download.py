@@ -1,10 +1,9 @@
-"""Getting published files: resumed where they broke off, checked before they get their name.
+"""Download published files: interrupted downloads are resumed, and files are verified before use.
 
     fetch("cifar10")                                  into cache_folder() / "cifar10"
     fetch("cifar10", mirror="https://my.host/data")   the same file names, from another host
 
-pooch compares checksums and moves a finished file into place. It always starts from nothing, so the transfer itself is
-ours.
+pooch compares checksums and moves a finished file into place. It cannot resume, so the transfer itself is ours.
 """
 
 import hashlib
@@ -31,10 +30,9 @@ PIECE = 1 << 18  # bytes
 
 
 def fetch(name: str, path: Path | None = None, *, mirror: str | None = None) -> Path:
-    """Downloads what is not there yet; returns the folder, in which every file then is the published one.
+    """Download what is missing, and return the folder, in which every file is then the published one.
 
-    mirror: a URL under which the downloads have their usual names. After an interruption, the same call goes on where
-    it stopped.
+    mirror: a URL under which the downloads have their usual names. After an interruption, the same call resumes.
     """
     source = find_source(name)
     if not source.downloads:
@@ -54,12 +52,12 @@ def fetch(name: str, path: Path | None = None, *, mirror: str | None = None) -> 
 
 def _nothing_to_fetch(source: Source) -> str:
     if source.drawn:
-        return "these images are drawn, not downloaded; use them right away"
+        return "these images are drawn, not downloaded; there is nothing to fetch"
     return "fedclass has no place to download it from; say where your copy is: --set data.path=..."
 
 
 def _is_here(source: Source, download: Download, folder: Path) -> bool:
-    """Whether the file, or all that the archive holds of this data set, is in place and as published."""
+    """Whether the file, or every file from the archive, is in place and as published."""
     own = [file for file in source.files if file.name == download.name]
     return all(check_file(source, file, folder) == "ok" for file in own or source.files)
 
@@ -80,10 +78,10 @@ def _fetch_one(source: Source, download: Download, folder: Path, mirror: str | N
         )
     except requests.RequestException as error:
         raise DataError(
-            f"{url}: {_reason(error)}; try again later (a broken download is continued), or another host: "
+            f"{url}: {_reason(error)}; try again later (the download will be resumed), or another host: "
             f"{again} --mirror URL, or put {download.name} into {folder} yourself and repeat: {again}"
         ) from error
-    except ValueError as error:  # pooch's word for a wrong checksum
+    except ValueError as error:  # raised by pooch for a wrong checksum
         raise DataError(
             f"{url}: is not the published file ({download.checksum} expected), nothing was kept; "
             f"try again, or another host: {again} --mirror URL"
@@ -104,12 +102,12 @@ def _reason(error: requests.RequestException) -> str:
 
 
 def transfer(url: str, output: Path, *, part: Path) -> None:
-    """Downloads `url` to `output` by way of `part`, which stays behind if the connection breaks, to be continued."""
+    """Download `url` to `output` by way of `part`, which is kept if the connection breaks, so as to resume."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
         if response.status_code == requests.codes.requested_range_not_satisfiable:
-            # Either all of it was here already, or it is part of some other file; the checksum will tell.
+            # Either the part is complete, or it belongs to another file; the checksum will show.
             part.replace(output)
             return
         response.raise_for_status()
@@ -122,7 +120,7 @@ def transfer(url: str, output: Path, *, part: Path) -> None:
             initial=start,
             unit="B",
             unit_scale=True,
-            disable=None,  # that is: where there is no terminal
+            disable=None,  # without a terminal
         )
         with bar, part.open("ab" if start else "wb") as stream:
             try:
@@ -143,7 +141,7 @@ def _first_byte(response: requests.Response) -> int | None:
 
 
 def _unpack(source: Source, download: Download, archive: Path) -> None:
-    """Takes the wanted files out of a verified archive and records what they are."""
+    """Take the needed files out of a verified archive, and record their checksums."""
     wanted = {file.name for file in source.files}
     digests = {}
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".unpacking-") as draft:
@@ -175,7 +173,7 @@ def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def _copy(source: IO[bytes], target: Path) -> str:
-    """Returns the sha256 of what was copied."""
+    """Copy, and return the SHA-256 of the content."""
     digest = hashlib.sha256()
     with target.open("wb") as stream:
         while piece := source.read(PIECE):

@@ -12,18 +12,18 @@ from fedclass.data.readers import read_bytes
 from fedclass.errors import DataError
 
 Size = tuple[int, int]  # height and width
-OF_WINDOWS = frozenset({"thumbs.db", "desktop.ini"})  # its Explorer puts them beside images
+OF_WINDOWS = frozenset({"thumbs.db", "desktop.ini"})  # Explorer puts them beside images
 
 
 def passed_over(file: Path) -> bool:
-    """Hidden files (.DS_Store and its like) and what Windows leaves behind."""
+    """Hidden files, such as .DS_Store, and files that Windows adds."""
     return file.name.startswith(".") or file.name.lower() in OF_WINDOWS
 
 
 def read_folder(root: Path, *, size: Size | None = None) -> tuple[tuple[str, ...], Split, Split]:
     """Class names (sorted), training and test split of `train/<class>/*` and `test/<class>/*`.
 
-    Every file must be an image, but for those that are passed over.
+    Every file must be an image, except those that are passed over.
     """
     train, test = class_files(root / "train"), class_files(root / "test")
     for name in test:
@@ -46,7 +46,7 @@ def class_files(parent: Path) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for entry in sorted(entry for entry in parent.iterdir() if not passed_over(entry)):
         if not entry.is_dir():
-            raise DataError(f"{entry}: lies beside the class folders; move it into one of them, or away")
+            raise DataError(f"{entry}: is beside the class folders; move it into one of them, or remove it")
         found[entry.name] = sorted(file for file in entry.iterdir() if not passed_over(file))
         if not found[entry.name]:
             raise DataError(f"{entry}: this class has no images; add some, or remove the folder")
@@ -58,7 +58,7 @@ def class_files(parent: Path) -> dict[str, list[Path]]:
 def _shape(files: Sequence[Path], *, size: Size | None, channels: int | None) -> tuple[int, int, int]:
     """(H, W, C) of all images, at least one.
 
-    size: to bring them to; None: the one that all of them have.  channels: 1 or 3; None: 1 if every picture is gray.
+    size: to resize them to; None: the one that all have.  channels: 1 or 3; None: 1 if every picture is gray.
     """
     shapes = [shape_of(file) for file in files]
     if channels is None:
@@ -76,7 +76,7 @@ def _shape(files: Sequence[Path], *, size: Size | None, channels: int | None) ->
 def read_tiny_imagenet(
     wnids: Path, words: Path, annotations: Path, *, size: Size | None = None
 ) -> tuple[tuple[str, ...], Split, Split]:
-    """Class names in the order of wnids.txt, training images and, to test with, the validation images.
+    """Class names in the order of wnids.txt, the training images and, for testing, the validation images.
 
     annotations: val/val_annotations.txt. Images are in train/<wnid>/images and val/images, beside these files.
     """
@@ -102,7 +102,7 @@ def read_tiny_imagenet(
 
 
 def _names(wnids: Sequence[str], words: Path) -> tuple[str, ...]:
-    """The first of a class's words; with its WordNet number where two classes share it, or where it has none."""
+    """The first word of each class; with the WordNet number if two classes share the word, or if there is none."""
     described = dict(line.split("\t", 1) for line in _lines(words) if "\t" in line)
     first = [described.get(wnid, "").split(",")[0].strip() for wnid in wnids]
     return tuple(

@@ -29,10 +29,10 @@ def load(
     train: str = "train",
     test: str = "test",
 ) -> dict[str, NDArray[Any]]:
-    """Arrays by name, as an .npz file has them.
+    """Arrays, named as in an .npz file.
 
-    path: a folder of `save_to_disk`, instead of a name on the hub.  image, label: columns; without them, the only
-    column of images and the only one of class labels.  size: side of all images.  train, test: names of the splits.
+    path: a folder written by `save_to_disk`, instead of a name on the hub.  image, label: columns; by default the only
+    column of images and the only column of class labels.  size: side of all images.  train, test: names of the splits.
     """
     try:
         import datasets
@@ -43,7 +43,7 @@ def load(
     where = name or path
     try:
         found = datasets.load_from_disk(str(path)) if path else datasets.load_dataset(name, config, revision=revision)
-    except Exception as error:  # of a network, a format, or anybody's file
+    except Exception as error:  # network, format or file errors of any kind
         raise DataError(f"hf:{where}: cannot be read ({str(error).splitlines()[0]})") from error
     missing = [split for split in (train, test) if not isinstance(found, dict) or split not in found]
     if missing:

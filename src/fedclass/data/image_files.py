@@ -50,8 +50,8 @@ def shape_of(file: Path) -> tuple[int, int, int]:
 
 
 def _opened(file: Path) -> Image.Image:
-    if file.exists() and not file.is_file():  # to open a pipe would wait for somebody who writes into it
-        what = "a folder" if file.is_dir() else "no regular file"
+    if file.exists() and not file.is_file():  # opening a pipe would block until something is written to it
+        what = "a folder" if file.is_dir() else "not a regular file"
         raise DataError(f"{file}: is {what}, where an image should be; remove it")
     try:
         return Image.open(file)
@@ -60,7 +60,7 @@ def _opened(file: Path) -> Image.Image:
 
 
 def upright(picture: Image.Image, where: object) -> Image.Image:
-    """The picture decoded, and turned as it says: telephones store the rotation beside the pixels."""
+    """The picture, decoded and rotated: cameras store the rotation beside the pixels."""
     try:
         turned = ImageOps.exif_transpose(picture)
     except Exception as error:
@@ -84,13 +84,13 @@ def as_picture(pixels: NDArray[np.uint8], where: object) -> Image.Image:
 
 
 def eight_bits(picture: Image.Image, where: object) -> Image.Image:
-    """In mode "L" if it is gray, else "RGB". Transparency is dropped: what lies under it counts."""
+    """In mode "L" if it is gray, else "RGB". Transparency is dropped; the colours under it stay."""
     if picture.mode in SIXTEEN_BITS:
         values = np.asarray(picture, np.uint32)
         return Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8))
     if picture.mode.startswith(DEEP_MODES):
         raise DataError(
-            f"{where}: has 32 bits per pixel ({picture.mode}), and which value is white is not known; "
+            f"{where}: has 32 bits per pixel ({picture.mode}), and its white value is unknown; "
             "save it with 8 or 16 bits"
         )
     try:
@@ -102,8 +102,8 @@ def eight_bits(picture: Image.Image, where: object) -> Image.Image:
 def fit(picture: Image.Image, shape: tuple[int, int, int], where: object) -> Fitted:
     """Turn any picture into (H, W, C) pixels of `shape`.
 
-    Colour becomes gray by Pillow's luma (ITU-R 601-2), gray becomes three equal channels, and another size is scaled in
-    both directions, without cropping, by Pillow's bilinear filter, which averages when it makes an image smaller.
+    Colour becomes gray by Pillow's luma (ITU-R 601-2), and gray becomes three equal channels. Other sizes are scaled in
+    both directions, without cropping, by Pillow's bilinear filter, which averages when it shrinks an image.
     """
     height, width, channels = shape
     mode = "L" if channels == 1 else "RGB"

@@ -1,4 +1,4 @@
-"""What a data set is once it is in memory."""
+"""A data set in memory."""
 
 import hashlib
 import math
@@ -29,7 +29,7 @@ class Split:
         return len(self.labels)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Images that are mapped from a file of their own are mapped again, not copied, in another process."""
+        """Memory-mapped images are mapped again in another process, not copied."""
         images: Any = self.images
         if isinstance(images, np.memmap) and images.filename is not None:
             whole = images.nbytes + images.offset == Path(images.filename).stat().st_size
@@ -39,7 +39,7 @@ class Split:
 
 
 def open_mapped(file: Path) -> "np.memmap[Any, np.dtype[np.uint8]]":
-    """An .npy file, page by page as it is needed. Whoever writes into the array changes it for himself alone."""
+    """A memory-mapped .npy file, copy-on-write: changes to the array stay in this process."""
     mapped: np.memmap[Any, np.dtype[np.uint8]] = np.load(file, mmap_mode="c", allow_pickle=False)
     return mapped
 
@@ -48,14 +48,14 @@ def _mapped_split(file: str, labels: NDArray[np.int64]) -> Split:
     return Split(open_mapped(Path(file)), labels)
 
 
-MEAN, STD = (0.5,), (0.5,)  # where nobody says otherwise, pixels in 0..1 become -1..1
+MEAN, STD = (0.5,), (0.5,)  # by default, pixels in 0..1 become -1..1
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
     """A classification data set.
 
-    official: whether every file had its published checksum; None for data of which no checksum was published.
+    official: whether every file had its published checksum; None for data without published checksums.
     available: training and test images of the whole data set, if this is a part of it.
     mean, std: pixels in 0..1 become (x - mean) / std; None: measured on the training images.
     """
@@ -76,12 +76,12 @@ class ImageSet:
             return self.mean, self.std
         mean, std = statistics(self.train.images)
         if min(std) == 0:
-            raise DataError(f"{self.name}: all training images have one brightness; give data.mean and data.std")
+            raise DataError(f"{self.name}: all training images have the same brightness; give data.mean and data.std")
         return mean, std
 
     @cached_property
     def sha256(self) -> str:
-        """Identity of the content, whatever files it came from."""
+        """Hash of the content, whatever files it came from."""
         digest = hashlib.sha256(repr(self.classes).encode())
         for split in (self.train, self.test):
             digest.update(repr(split.images.shape).encode())
@@ -93,7 +93,7 @@ class ImageSet:
 def statistics(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of pixels in 0..1, per channel.
 
-    From counts of each grey level, which are whole numbers: the same figures on every machine, in any order.
+    Computed from counts of each grey level, which are whole numbers, so that every machine gets the same figures.
     """
     values = np.arange(256)
     mean, std = [], []

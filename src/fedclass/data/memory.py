@@ -14,12 +14,12 @@ from fedclass.data.quotas import balanced_quotas
 from fedclass.errors import ConfigError
 
 Select = Literal["random", "herding", "herding-pycil", "first"]
-HERDING = ("herding", "herding-pycil")  # those that look at the model's features
+HERDING = ("herding", "herding-pycil")  # those that need the model's features
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemorySettings:
-    """Table [memory]. The budget is per client in total, or per class; 0 keeps nothing."""
+    """Table [memory]. The budget is the total per client, or per class; 0 keeps nothing."""
 
     per_client: Annotated[int | None, Field(ge=0, description="exemplars a client keeps in all")] = 50
     per_class: Annotated[int | None, Field(ge=0, description="exemplars a client keeps of each class")] = None
@@ -39,15 +39,15 @@ class MemorySettings:
 
     @property
     def asks_counts(self) -> bool:
-        """Whether clients tell how many images of each class they hold."""
+        """Whether clients report how many images of each class they hold."""
         return self.quota == "balanced" and self.keeps
 
     def quotas(self, classes: list[int], arrived: int) -> dict[int, int]:
         """How many exemplars of each class a client that has met `classes` (in order of arrival) may keep.
 
-        A budget in total is divided evenly among them; what is left over goes to those that came first. With "floor",
-        as in the authors' release, a class gets the budget over all `arrived` classes, met or not, rounded down. With
-        "balanced", this is what a client does that has not heard from the server.
+        A total budget is divided evenly among them; the remainder goes to those that came first. With "floor", as in
+        the authors' release, a class gets the budget divided by all `arrived` classes, met or not, rounded down. With
+        "balanced", this is the fallback of a client that has no quotas from the server.
         """
         if self.per_class is not None:
             return dict.fromkeys(classes, self.per_class)
@@ -59,7 +59,7 @@ class MemorySettings:
 
 @dataclass(frozen=True)
 class Exemplars:
-    """The images kept of each class, most important first, so that a smaller quota keeps a prefix."""
+    """The images kept of each class, most important first: a smaller quota keeps a prefix."""
 
     of_class: Mapping[int, Index] = field(default_factory=dict)
 
@@ -82,11 +82,10 @@ def remember(
     classes: int,
     quotas: Sequence[int] | None = None,
 ) -> Exemplars:
-    """The exemplars after a task: what was kept, cut to the new quotas, and the best of what arrived.
+    """The exemplars after a task: the old ones, cut to the new quotas, and the best of the new images.
 
-    classes: how many have arrived so far, whether the client has met them or not.  quotas: of each of them, if the
-    server says so.
-    rank(label, images, count): the `count` most important ones of `images`, in order.
+    classes: how many have arrived so far, whether the client has met them or not.  quotas: of each class, if the server
+    sets them.  rank(label, images, count): the `count` most important ones of `images`, in order.
     """
     labels = targets[arrived]
     seen = sorted({*exemplars.of_class, *labels.tolist()})
@@ -96,13 +95,13 @@ def remember(
         old, new = exemplars.of_class.get(label), arrived[labels == label]
         if old is None:
             kept[label] = rank(label, new, min(quota, len(new)))
-        else:  # a class that has come back: its first exemplars stay
+        else:  # a class seen before: its first exemplars stay
             kept[label] = np.concatenate([old, np.setdiff1d(new, old)])[:quota] if len(new) else old[:quota]
     return Exemplars(kept)
 
 
 def available(exemplars: Exemplars, arrived: Index, targets: Index, *, classes: int) -> Index:
-    """(classes,): how many images of each class a client could keep: its exemplars, and what has arrived since."""
+    """(classes,): how many images of each class a client could keep: its exemplars and newer images."""
     return np.bincount(targets[np.union1d(exemplars.index, arrived)], minlength=classes)
 
 
@@ -139,7 +138,7 @@ def remarks(
     *,
     offered: tuple[int, ...] | None = None,
 ) -> list[str]:
-    """What may surprise about a budget, as the last task begins: it is a cap. See `exemplar_counts_by_class`."""
+    """Warnings about a budget, which is an upper limit, as the last task begins. See `exemplar_counts_by_class`."""
     if len(task_sizes) < 2 or not settings.keeps:
         return []
     found = []
@@ -152,7 +151,7 @@ def remarks(
     lacking = int(((kept == 0) & (had > 0)).any(axis=1).sum())
     if lacking:
         found.append(
-            f"{budget} is less than one exemplar for each class: {lacking} of {len(counts)} clients keep none of some "
+            f"{budget} is less than one exemplar for each class: {lacking} of {len(counts)} clients keep none of a "
             "class that they have had"
         )
     return found
@@ -210,11 +209,11 @@ def check_fewest(
 ) -> None:
     """Refuse budgets that leave, after some task, no client with `fewest` exemplars of some class.
 
-    otherwise: what helps besides, for the message.  counts, offered: as in `exemplar_counts_by_class`.
+    otherwise: another remedy, for the message.  counts, offered: as in `exemplar_counts_by_class`.
     """
 
     def lacking(per_client: int | None, per_class: int | None) -> tuple[int, int] | None:
-        """The first task after which a class lacks them, and that class."""
+        """The first task after which a class has too few, and that class."""
         tried = replace(settings, per_client=per_client, per_class=per_class)
         most = exemplar_counts_by_class(tried, counts, task_sizes, offered=offered).max(axis=1)
         for task, row in enumerate(most):

@@ -1,4 +1,4 @@
-"""Who holds which images: the training set shared out among clients."""
+"""Which client holds which images: the training set divided among clients."""
 
 import json
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ def partition(
 
 
 def classes_offered(task_sizes: tuple[int, ...], settings: PartitionSettings) -> tuple[int, ...]:
-    """Of how many classes of each task a client may have images."""
+    """How many classes of each task a client may hold."""
     wanted = settings.classes_per_task
     if not wanted:
         return task_sizes
@@ -124,8 +124,8 @@ def _dirichlet(targets: Index, settings: PartitionSettings, seed: int) -> list[I
         best = max(best, smallest)
     if best < 0:
         raise ConfigError(
-            f"[partition] alpha = {settings.alpha}: in each of {ATTEMPTS} draws all of some class went to clients that "
-            "had their share already; raise alpha"
+            f"[partition] alpha = {settings.alpha}: in each of {ATTEMPTS} draws, a whole class went to clients that "
+            "already had their share; raise alpha"
         )
     raise ConfigError(
         f"[partition] in {ATTEMPTS} draws no Dirichlet partition with alpha = {settings.alpha} gave each of {clients} "
@@ -145,13 +145,13 @@ def _uncapped(members: list[Index], settings: PartitionSettings, rng: np.random.
 
 
 def _capped(members: list[Index], settings: PartitionSettings, rng: np.random.Generator) -> list[list[Index]] | None:
-    """As FedML has it: a client with N / K images of earlier classes gets none of the next ones.
+    """As in FedML: a client with N / K images of earlier classes gets none of later ones.
 
     Classes take their turn in order of arrival, over all tasks at once: FedML counts through the labels, and the
-    authors' release numbers labels by arrival before it shares images out. So it is late tasks that clients lack.
-    Cuts are rounded down; what that leaves over falls to the last client, be it full or not.
+    authors' release numbers labels by arrival before it shares images out. So clients tend to lack late tasks.
+    Cuts are rounded down; the remainder goes to the last client, full or not.
 
-    None: all clients with a share of some class were full (possible where a tiny alpha makes shares of zero).
+    None: all clients with a share of some class were full (possible if a tiny alpha makes shares of zero).
     """
     clients = settings.clients
     even = sum(map(len, members)) / clients
@@ -169,7 +169,7 @@ def _capped(members: list[Index], settings: PartitionSettings, rng: np.random.Ge
 
 
 def released_generator(seed: int) -> np.random.RandomState:
-    """The generator of the authors' release, as it orders classes and then shares images out.
+    """The generator with which the authors' release orders classes and then divides images.
 
     Our seed 0 is its seed 2023, our 1 its 2024, and so on.
     """
@@ -177,11 +177,11 @@ def released_generator(seed: int) -> np.random.RandomState:
 
 
 def _released(targets: Index, settings: PartitionSettings, seed: int) -> list[Index]:
-    """As the authors' release has it: each class is cut in file order, cuts rounded down; a client may have nothing."""
+    """As in the authors' release: each class is cut in file order, cuts rounded down; a client may get nothing."""
     _check_alpha(settings)
     members = _members(targets)
     rng = released_generator(seed)
-    rng.permutation(len(members))  # it draws the order of the classes first
+    rng.permutation(len(members))  # the release draws the order of the classes first
     pieces: list[list[Index]] = [[] for _ in range(settings.clients)]
     for images, shares in zip(members, rng.dirichlet([settings.alpha] * settings.clients, len(members)), strict=True):
         if not np.isfinite(shares).all():
@@ -195,7 +195,7 @@ def _released(targets: Index, settings: PartitionSettings, seed: int) -> list[In
 def _restricted(
     shares: list[Index], targets: Index, task_sizes: tuple[int, ...], offered: tuple[int, ...], seed: int
 ) -> list[Index]:
-    """Each client's images of `offered` classes of each task, drawn per client; nobody uses the others."""
+    """Each client's images of `offered` classes of each task, drawn per client; the other images are not used."""
     restricted = []
     for client, share in enumerate(shares):
         usable = np.zeros(sum(task_sizes), bool)
@@ -209,7 +209,7 @@ def _restricted(
 
 
 def _iid(targets: Index, settings: PartitionSettings, seed: int) -> list[Index]:
-    """Each class is dealt out evenly; who gets the remainders rotates, so that sizes differ by one at most."""
+    """Each class is divided evenly; remainders rotate among clients, so that sizes differ by at most one."""
     pieces: list[list[Index]] = [[] for _ in range(settings.clients)]
     first = 0
     for label, images in enumerate(_members(targets)):
@@ -221,9 +221,9 @@ def _iid(targets: Index, settings: PartitionSettings, seed: int) -> list[Index]:
 
 
 def _classes(targets: Index, task_sizes: tuple[int, ...], settings: PartitionSettings, seed: int) -> list[Index]:
-    """Each client holds `classes` classes of every task; a class is dealt out evenly among its holders.
+    """Each client holds `classes` classes of every task; a class is divided evenly among its holders.
 
-    Clients take classes in turn from a shuffled ring, so that each class has a holder where there are places enough.
+    Clients take classes in turn from a shuffled ring, so that each class has a holder if there are enough places.
     """
     clients, members = settings.clients, _members(targets)
     pieces: list[list[Index]] = [[] for _ in range(clients)]
@@ -282,5 +282,5 @@ def _saved(targets: Index, settings: PartitionSettings, dataset: str) -> list[In
     if len(absent):
         raise DataError(f"{path}: names image {absent[0]}, but the training set has {len(targets)}")
     if len(np.unique(held)) != len(held):
-        raise DataError(f"{path}: some images are held twice")
+        raise DataError(f"{path}: some images belong to two clients")
     return [np.sort(share[targets[share] >= 0]) for share in shares]

@@ -6,7 +6,7 @@ from fedclass.errors import ConfigError
 
 
 def absolute(path: str, *, where: str, base: Path | None = None) -> str:
-    """The whole path, from `base` (by default the current folder) on, ~ included. An empty one stays empty."""
+    """The absolute path, relative to `base` (by default the current folder), ~ expanded. An empty one stays empty."""
     try:
         whole = Path(path).expanduser()
         return str(whole if whole.is_absolute() else (base or Path.cwd()) / whole) if path else ""

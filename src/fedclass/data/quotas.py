@@ -27,12 +27,12 @@ def balanced_quotas(available: Counts, budgets: Counts) -> Counts:
         if _gained(label, quotas, available, spare):
             totals[label] += 1
         else:
-            growing.remove(label)  # and for good: what other classes gain makes no room
+            growing.remove(label)  # for good: gains of other classes make no room
     return quotas
 
 
 def _gained(label: int, quotas: Counts, available: Counts, spare: Counts) -> bool:
-    """Whether one more of the class can be kept; then quotas and spare are changed so that it is.
+    """Whether one more exemplar of the class can be kept; if so, update quotas and spare.
 
     A breadth-first search for the shortest chain of exchanges: a client with room keeps one more of a class, of which
     another gives up one for the class before it in the chain, and so on back to `label`.

@@ -38,7 +38,7 @@ def gunzip(path: Path) -> bytes:
 
 
 def require_readable(path: Path) -> None:
-    """Says that a file is missing or unreadable before a library says it less clearly."""
+    """Raise a clear error if a file is missing or unreadable, before a library raises a less clear one."""
     try:
         path.open("rb").close()
     except OSError as error:
@@ -84,7 +84,7 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
 
 
 def read_idx_split(images: Path, labels: Path, *, classes: int, transposed: bool = False) -> Split:
-    """`transposed`: the file keeps each image with rows and columns exchanged, as EMNIST does, and they change back."""
+    """transposed: undo an exchange of rows and columns in the file, as in EMNIST."""
     pixels = read_idx(images, dimensions=3)
     if transposed:
         pixels = pixels.transpose(0, 2, 1)
@@ -137,7 +137,7 @@ def read_svhn(path: Path) -> Split:
 
 
 def read_npz(path: Path, *, complete: bool = True) -> tuple[tuple[str, ...], Split, Split]:
-    """Class names, training and test split of an .npz file; its arrays are those of `from_arrays`.
+    """Class names, training and test split of an .npz file with the arrays of `from_arrays`.
 
     complete: without it, the test split may be missing, and both may be empty.
     """
@@ -214,7 +214,7 @@ def read_medmnist(path: Path) -> tuple[tuple[str, ...], Split, Split]:
 
 
 def npz_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """All arrays of an .npz file, their checksums tested on the way."""
+    """All arrays of an .npz file; their checksums are verified."""
     require_readable(path)
     try:
         with zipfile.ZipFile(path):  # np.load would also take a bare .npy, and tries to unpickle the rest
@@ -228,7 +228,7 @@ def npz_arrays(path: Path) -> dict[str, NDArray[Any]]:
 def class_names(arrays: dict[str, NDArray[Any]], path: object) -> tuple[str, ...]:
     if "classes" not in arrays:
         highest, images = max(arrays["y_train"].tolist(), default=-1), len(arrays["y_train"])
-        if highest >= images:  # then some class has no image, and their names could fill the memory
+        if highest >= images:  # a class has no image, and so many names could fill the memory
             raise DataError(f"{path}: y_train has label {highest}, but only {images} images; labels count from 0")
         return tuple(str(label) for label in range(highest + 1))
     names = tuple(str(name) for name in arrays["classes"].ravel())

@@ -1,4 +1,4 @@
-"""Which classes arrive when: their names, in order of arrival, cut into tasks. No images."""
+"""Which classes arrive when: their names in order of arrival, divided into tasks. No images."""
 
 import re
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class StreamSettings:
         """rounds: of a task."""
         if self.arrival == "together" and self.arrival_delay:
             raise ConfigError(
-                f"[stream] arrival_delay = {self.arrival_delay} means nothing if classes arrive together; "
+                f"[stream] arrival_delay = {self.arrival_delay} has no effect if classes arrive together; "
                 "set stream.arrival=staggered or own-order"
             )
         if self.arrival_delay >= rounds:
@@ -57,8 +57,8 @@ class StreamSettings:
 class Schedule:
     """classes: names in order of arrival; from here on, a class is its position.  task_sizes: new classes per task.
 
-    delays: (clients, classes) rounds, counted from the beginning of its task, until a class reaches a client; None:
-    every class is everywhere as its task begins.
+    delays: (clients, classes) rounds from the beginning of its task until a class reaches a client; None: every class
+    reaches all clients as its task begins.
     """
 
     classes: tuple[str, ...]
@@ -70,7 +70,7 @@ class Schedule:
         return sum(self.task_sizes[: task + 1])
 
     def new_classes(self, task: int) -> range:
-        """Those that arrive with the task."""
+        """The classes that arrive with the task."""
         until = self.classes_until(task)
         return range(until - self.task_sizes[task], until)
 
@@ -107,9 +107,9 @@ def order_and_sizes(stream: StreamSettings, classes: int, seed: int) -> tuple[li
 def arrival_delays(
     stream: StreamSettings, held: NDArray[np.bool_], sizes: tuple[int, ...], *, seed: int
 ) -> NDArray[np.int64] | None:
-    """As Schedule has them. held: (clients, classes), of which each client has images.
+    """As in Schedule. held: (clients, classes), whether the client has images of the class.
 
-    A task begins as the first of its classes reaches a client: there is always one with a delay of 0.
+    A task begins when the first of its classes reaches a client, so one delay is always 0.
     """
     if stream.arrival == "together":
         return None
@@ -130,7 +130,7 @@ def arrival_delays(
 def task_sizes(tasks: int | list[int] | str, classes: int) -> tuple[int, ...]:
     """[5, 5], "5,5", "{5,5}", or "B50-Inc10": fifty classes first, then ten at a time (B0: ten from the start).
 
-    "halves": two tasks; of an odd number of classes the first has one more, and a single class is a single task.
+    "halves": two tasks, the first with one more if the number is odd; a single class is a single task.
     """
     if isinstance(tasks, str):
         if tasks.strip() == "halves":

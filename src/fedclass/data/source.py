@@ -1,4 +1,4 @@
-"""What a data set is before it is read: its name, the files it needs, whether they are here and as published."""
+"""A data set before it is read: its name, the files it needs, and whether they are present and as published."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ Orientation = Literal["upright", "raw"]
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What is asked of a data set; see `datasets.load`."""
+    """Which part of a data set to load, and how; see `datasets.load`."""
 
     path: Path | None = None
     fraction: float = 1.0
@@ -36,7 +36,7 @@ class Wanted:
 class File:
     """A file that a data set needs, as published; checksums are written "algorithm:hex".
 
-    A .gz may lie there unpacked, or packed anew: then `unpacked` is what its content must have.
+    A .gz may have been unpacked or recompressed: then its content must have the checksum `unpacked`.
     """
 
     name: str
@@ -46,7 +46,7 @@ class File:
 
 @dataclass(frozen=True)
 class Download:
-    """Something to fetch: one of the files, or an archive that holds them."""
+    """A download: one of the files, or an archive that holds them."""
 
     url: str
     checksum: str
@@ -61,7 +61,7 @@ class Source:
     """A data set that `load` knows.
 
     Pixels in 0..1 become (x - mean) / std, per channel or with one value for all; None: measured on the training
-    images. Of the data sets of the authors' release, only CIFAR-10 has statistics of its own, as there.
+    images. As in the authors' release, only CIFAR-10 of its data sets has its own statistics.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Source:
     downloads: tuple[Download, ...] = ()
     subfolder: str = ""  # where an unpacked archive has the files
     transposed: bool = False  # the files have rows and columns exchanged
-    drawn: bool = False  # there are no files, and every part of it can be had without the rest
+    drawn: bool = False  # no files; any part can be drawn without the rest
 
 
 Reader = Callable[[Source, Wanted], ImageSet]
@@ -94,7 +94,7 @@ def data_folder(name: str, path: Path | None) -> Path:
 
 
 def locate(source: Source, file: File, where: Path) -> Path | None:
-    """The file in `where` or in the folder its archive unpacks to; a .gz may lie there unpacked."""
+    """The file in `where` or in the folder its archive unpacks to; a .gz may have been unpacked."""
     names = (file.name, file.name.removesuffix(".gz"))
     for parent in (where, where / source.subfolder):
         for name in names:
@@ -113,7 +113,7 @@ def located(source: Source, where: Path) -> list[Path]:
 
 
 def advice(source: Source) -> str:
-    """What helps where files are missing or damaged."""
+    """What to do if files are missing or damaged."""
     elsewhere = "if you have it elsewhere: --set data.path=FOLDER (or --path FOLDER)"
     if source.downloads:
         return f"to download it: fedclass data fetch {source.name}; {elsewhere}"
@@ -121,7 +121,7 @@ def advice(source: Source) -> str:
 
 
 def check_file(source: Source, file: File, where: Path) -> Status:
-    """Compares a file with its published checksum or, where none is published, with what `fetch` recorded."""
+    """Compare a file with its published checksum or, if there is none, with what `fetch` recorded."""
     path = locate(source, file, where)
     if path is None:
         return "missing"

@@ -1,4 +1,4 @@
-"""A simulation's stream: the schedule of its classes, and whose images are which."""
+"""A simulation's stream: the schedule of its classes, and which client holds which images."""
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,11 +14,11 @@ from fedclass.errors import DataError
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Stream(Schedule):
-    """A schedule, and a data set that is cut into its tasks and among clients.
+    """A schedule, and a data set divided into its tasks and among clients.
 
     targets, test_targets: (N,) classes, -1 for those that never arrive.  shares: the images of each client.
-    offered: how many classes of each task a client may have images of.
-    held_out: training images of each client that validate and are in no share; [] if there are none.
+    offered: how many classes of each task a client may hold.
+    held_out: each client's validation images, which are in no share; [] if there are none.
     """
 
     data: ImageSet
@@ -43,7 +43,7 @@ class Stream(Schedule):
 
     @property
     def validation(self) -> Split | None:
-        """The images held out, with their classes: training images of which all others count as of no class."""
+        """Training images with the classes of those held out; all others have class -1."""
         if not self.held_out:
             return None
         held = np.concatenate(self.held_out)
@@ -52,14 +52,14 @@ class Stream(Schedule):
         return Split(self.data.train.images, targets)
 
     def new_data(self, client: int, task: int, round: int | None = None) -> Index:
-        """D_t^k: what arrives at the client in the task. round: what has arrived of it as this round begins."""
+        """D_t^k: the client's images of the task. round: only those that have arrived when this round begins."""
         share, new = self.shares[client], self.new_classes(task)
         targets = self.targets[share]
         found = share[(targets >= new.start) & (targets < new.stop)]
         return found if round is None else without(found, self.targets, self.awaited(client, task, round))
 
     def new_images(self, task: int, round: int) -> NDArray[np.int64]:
-        """(clients,): how much new data each of them has as this round of the task begins."""
+        """(clients,): how many new images each client has when this round of the task begins."""
         new = self.new_classes(task)
         arrived = self.counts()[:, new.start : new.stop]
         if self.delays is not None:
@@ -86,7 +86,7 @@ def without(images: Index, targets: Index, classes: list[int]) -> Index:
 def build_stream(
     data: ImageSet, stream: StreamSettings, shares: PartitionSettings, *, seed: int, order_seed: int | None = None
 ) -> Stream:
-    """order_seed: of the class order, if it has another one."""
+    """order_seed: of the class order; by default `seed`."""
     order, sizes = order_and_sizes(stream, len(data.classes), seed if order_seed is None else order_seed)
     number = np.full(len(data.classes), -1, np.int64)
     number[order] = np.arange(len(order))

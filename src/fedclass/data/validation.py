@@ -1,4 +1,4 @@
-"""Images to choose by: a share of each client's training images that nobody trains on."""
+"""Validation images: a share of each client's training images that is not trained on."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from fedclass.rng import array_generator
 
 
 def hold_out(stream: Stream, part: float, *, seed: int) -> Stream:
-    """The stream without `part` of each client's images of each class, which it then has in `held_out`."""
+    """Move `part` of each client's images of each class to `held_out`."""
     if part == 0:
         return stream
     kept, held_out = [], []
@@ -30,13 +30,13 @@ def hold_out(stream: Stream, part: float, *, seed: int) -> Stream:
     if not drawn.all():
         raise ConfigError(
             f"[data] validation = {part:g} holds out no image of class {stream.classes[int(drawn.argmin())]!r}; "
-            "raise it, or lower partition.clients: of a class that a client has one image of, it trains on that one"
+            "raise it, or lower partition.clients: a client with one image of a class trains on it"
         )
     return made
 
 
 def _drawn(images: Index, part: float, seed: int, client: int, label: int) -> Index:
-    """floor(part * n + u) of n images, u uniform in [0, 1): `part` on average, also of few; one stays to train on."""
+    """floor(part * n + u) of n images, u uniform in [0, 1): `part` on average, even for small n; one remains."""
     rng = array_generator(seed, "validation", client, label)
     count = min(int(part * len(images) + rng.random()), len(images) - 1)
     return rng.permutation(images)[:count]

@@ -11,12 +11,13 @@ from fedclass.wire import Update, Weights
 
 @dataclass
 class Answers:
-    """The updates of a round, handed on one at a time, so that only their sum is ever in memory.
+    """The updates of a round, passed on one at a time, so that only their sum is ever in memory.
 
-    asked: how many clients were.  before: called with a number before anything is made of each update, and once after
-    the last.  began: the model that was sent.  used: all that was handed on, without tensors.  moved: how far each
-    client's update is from that model.  clipped: clients whose update was shortened; screened: whose was left out;
-    rejected: whose was unusable.  undone: the round does not count; blamed: who is suspected of that.
+    asked: how many clients got a job.  before: called with a number before each update is used, and once after the
+    last.  began: the model that was sent.  phases: seconds by what they were spent on.  used: all updates passed on,
+    without tensors.  moved: how far each client's update is from the model that was sent.  clipped, screened,
+    rejected: clients whose update was shortened, left out, or unusable.  undone: the round does not count.  blamed:
+    the clients suspected of having caused that.
     """
 
     updates: Iterator[Update]
@@ -24,6 +25,7 @@ class Answers:
     bytes_down: int
     before: Callable[[int], None]
     began: Weights
+    phases: dict[str, float]
     used: list[Update] = field(default_factory=list)
     moved: dict[int, list[float]] = field(default_factory=dict)
     clipped: list[int] = field(default_factory=list)
@@ -66,7 +68,7 @@ def spent(phases: dict[str, float], phase: str) -> Iterator[None]:
 
 
 def timed(updates: Iterator[Update], phases: dict[str, float], phase: str) -> Iterator[Update]:
-    """Hands on updates, and counts the time spent waiting for them."""
+    """Pass updates on, and count the time spent waiting for them."""
     while True:
         with spent(phases, phase):
             update = next(updates, None)

@@ -1,4 +1,4 @@
-"""Settings that a sweep has found, by method, in a small TOML file: to be used by name later."""
+"""The best settings of a sweep, by method, in a small TOML file, so that later commands can use them by name."""
 
 import tomllib
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from fedclass.runs.layout import write_atomically
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """settings: as after --set.  beside: what all candidates had in common.  budget: in full runs; 0: all were run."""
+    """settings: as given to --set.  beside: what all candidates shared.  budget: in full runs; 0: no limit."""
 
     settings: Sequence[str]
     validation_accuracy: float
@@ -41,7 +41,7 @@ def read_best(path: Path) -> dict[str, Best]:
 
 
 def save_best(path: Path, method: str, best: Best) -> None:
-    """In the place of what the file says of this method; the others stay."""
+    """Replace the file's entry for this method; entries of other methods stay."""
     tables: dict[str, Any] = {name: asdict(other) for name, other in (read_best(path) if path.exists() else {}).items()}
     tables[method] = asdict(best)
     try:

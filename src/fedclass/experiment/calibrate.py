@@ -1,4 +1,4 @@
-"""How fast this machine is now, for a recipe: a few seconds of training, of which nothing is kept."""
+"""How fast this machine currently trains a recipe, measured by a few seconds of training. Nothing is stored."""
 
 import time
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ class Rate:
 
 
 def images_per_second(setup: Setup) -> Rate:
-    """How many images one core trains on, by FedAvg, in the first task, with the recipe's model and batches."""
+    """Images per second on one core: FedAvg on the first task, with the recipe's model and batch size."""
     e, stream = setup.experiment, setup.stream
     client = int(stream.counts()[:, : stream.classes_until(0)].sum(axis=1).argmax())
     share = stream.new_data(client, 0)[:IMAGES]
@@ -35,7 +35,7 @@ def images_per_second(setup: Setup) -> Rate:
     job = Job(0, 0, 0, "train", model.weights(), None, frozen=model.frozen_sha256)
     with one_thread(), streams_restored():
         worker = small.client(MemoryStore())
-        worker.run(job)  # the first one takes longer
+        worker.run(job)  # warm-up: the first job takes longer
         began, worked, seen = time.perf_counter(), time.process_time(), 0
         while time.process_time() - worked < SECONDS:
             worker.run(job)
@@ -44,7 +44,7 @@ def images_per_second(setup: Setup) -> Rate:
 
 
 def like(setup: Setup) -> str:
-    """What the rate depends on: recipes for which this is the same need be tried once only."""
+    """What the rate depends on. Recipes that agree in this need only one measurement."""
     e = setup.experiment
     train = replace(e.train, rounds=1, local_epochs=1)
     return repr((e.model, train, e.data.transform, setup.image))

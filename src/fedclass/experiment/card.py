@@ -31,9 +31,9 @@ def write_card(run: Path, to: Path) -> None:
     try:
         summary = Result.read(directory.root).summary
     except RunError as error:
-        raise RunError(f"{directory.root}: a card needs its results ({error})") from error
+        raise RunError(f"{directory.root}: a model card needs the results of the run ({error})") from error
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise ConfigError(f"--to {to}: is there already, and not an empty folder; choose another name")
+        raise ConfigError(f"--to {to}: already exists and is not an empty folder; choose another name")
     try:
         to.mkdir(parents=True, exist_ok=True)
         for file in (directory.model, directory.classes):
@@ -44,7 +44,7 @@ def write_card(run: Path, to: Path) -> None:
 
 
 def card(model: TrainedModel, summary: dict[str, Any]) -> str:
-    """What whoever finds the model has to know; no figure that the run did not measure."""
+    """What a user of the model has to know. All figures were measured by the run."""
     about = model.description
     height, width, channels = about.image
     parameters = ", ".join(

@@ -1,4 +1,4 @@
-"""What a run needs to go on as if it had never stopped."""
+"""Checkpoints: all that a run needs to resume as if it had never stopped."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ from fedclass.schema import json_sha256, read_record
 from fedclass.wire import Tensors, Weights
 
 EARLIER = ("weights", "method", "optimizer")
-KEPT = 2  # checkpoints of a run; the older ones are for the case that the newest is damaged
+KEPT = 2  # checkpoints of a run; the older one is a fallback in case the newest is damaged
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Earlier:
-    """The state before a round, in case that the next one shows what it has done to the model.
+    """The state before a round, in case the next round shows that this one has spoilt the model.
 
     loss: the median that clients have reported.  suspects: clients whose updates stood out.
     """
@@ -56,11 +56,11 @@ class Earlier:
 class State:
     """A run between two rounds: all that the rest of it depends on. Tasks and rounds count from 0.
 
-    weights: the global model, in the middle of a task.  last: the one that the task before left behind.  method: the
-    method's own state; optimizer: that of the server's optimizer.  reached: the clients that have been sent `last` as
-    their teacher.  before_task: the totals when the task began.  registry: what the curriculum has found out.
-    validations: as confusions, on validation images.  aside: clients that are not asked, and for how many rounds.
-    earlier: where updates are guarded against, the state before the last round of the task.
+    weights: the global model in the middle of a task.  last: the global model at the end of the previous task.
+    method: the method's own state.  optimizer: the state of the server's optimizer.  reached: clients that already
+    have `last` as their teacher.  before_task: the totals as the task began.  registry: what the curriculum has
+    learned about clients.  validations: like `confusions`, on validation images.  aside: clients that are not asked,
+    and for how many more rounds.  earlier: the state before the task's last round, if [aggregation] defends the run.
     """
 
     task: int = 0
@@ -90,7 +90,7 @@ class Checkpoint:
 
 
 class OtherVersion(RunError):  # noqa: N818
-    """A checkpoint that is whole, and that this version does not understand."""
+    """A checkpoint that is intact, but that this version cannot read."""
 
     def __init__(self, path: Path, content: Mapping[str, Any], error: Exception) -> None:
         made_with = content.get("made_with")
@@ -98,13 +98,13 @@ class OtherVersion(RunError):  # noqa: N818
         super().__init__(
             f"{path}: was written by fedclass {version or 'of another version'}, and fedclass "
             f"{fedclass.__version__} cannot read it "
-            f"({error}); go on with that version, or begin another run"
+            f"({error}); resume it with that version, or start a new run"
         )
 
 
 @dataclass(frozen=True)
 class Told:
-    """Of `Earlier`, what is no tensor."""
+    """The part of `Earlier` that is not tensors."""
 
     loss: float
     suspects: list[int]
@@ -112,7 +112,7 @@ class Told:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """NUMBER.json of a checkpoint: all but the tensors, and the names of the files that have these."""
+    """NUMBER.json of a checkpoint: everything but the tensors, and the names of the files that hold them."""
 
     task: int
     round: int
@@ -130,9 +130,9 @@ class Manifest:
 
 
 class Checkpoints:
-    """A folder of them. NUMBER.json, written last, names the files that belong to it; their names have their hashes.
+    """A folder of checkpoints. NUMBER.json is written last and names its files; file names contain their hashes.
 
-    No two that are kept share a file, so that one damaged file leaves the other checkpoint whole.
+    No two checkpoints share a file, so that one damaged file leaves the other checkpoint intact.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -149,7 +149,7 @@ class Checkpoints:
         events: int,
         made_with: Mapping[str, Any],
     ) -> None:
-        """changes: a number that is another one whenever clients' states are others, so that they are written once."""
+        """changes: a counter that rises whenever a client's state changes; unchanged states are not written again."""
         self.folder.mkdir(exist_ok=True)
         numbers = [number for number in self.numbers() if number not in self._unusable]
         number = (numbers[-1] if numbers else 0) + 1
@@ -180,7 +180,7 @@ class Checkpoints:
         self._forget_all_but([*numbers, number][-KEPT:])
 
     def give_up(self, number: int) -> None:
-        """Nothing can go on from this one: it does not count among those kept, and goes when the next one is saved."""
+        """Mark a checkpoint as unusable: it does not count as kept, and is deleted when the next one is saved."""
         self._unusable.add(number)
 
     def remove(self, number: int) -> None:
@@ -201,7 +201,7 @@ class Checkpoints:
             raise RunError(f"{path}: this checkpoint is damaged ({error})") from error
         try:
             manifest = read_record(Manifest, content)
-        except ValueError as error:  # it is whole, as its hash says
+        except ValueError as error:  # its hash matches, so it is intact
             raise OtherVersion(path, content, error) from error
         try:
             clients, models = (self._read(manifest.files[kind]) for kind in ("clients", "models"))
@@ -232,7 +232,7 @@ class Checkpoints:
         content = save(dict(tensors))
         name = f"{kind}-{_digest(content)}-{copy}.safetensors"
         path = self.folder / name
-        if not path.exists() or path.read_bytes() != content:  # a round done again has the name of its damaged file
+        if not path.exists() or path.read_bytes() != content:  # a repeated round may find its own file damaged
             write_atomically(path, content)
         return name
 
@@ -251,7 +251,7 @@ class Checkpoints:
             try:
                 needed |= set(json.loads(self._path(number).read_bytes())["files"].values())
             except (ValueError, KeyError, TypeError, AttributeError):
-                continue  # a damaged one needs nothing
+                continue  # a damaged checkpoint needs no files
         for path in self.folder.glob("*.safetensors"):
             if path.name not in needed:
                 path.unlink()

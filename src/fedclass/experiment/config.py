@@ -77,7 +77,7 @@ class DataSettings:
         self._check_normalisation()
 
     def _name_hugging_face(self, name: str) -> None:
-        """hf:NAME is the loader, called with that name."""
+        """Turn hf:NAME into the loader's import path, with NAME as its argument."""
         given = {"name": name} if name else {}
         object.__setattr__(self, "name", LOADER)
         object.__setattr__(self, "args", given | (self.args or {}))
@@ -131,7 +131,7 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         try:
-            json.dumps(self.args, allow_nan=False)  # sites get them so
+            json.dumps(self.args, allow_nan=False)  # sites receive them as JSON
         except ValueError as error:
             raise ConfigError("[model.args]: numbers must be finite") from error
 
@@ -141,7 +141,7 @@ Purpose = Literal["initialisation", "partition", "class_order", "training"]
 
 @dataclass(frozen=True, kw_only=True)
 class SeedSettings:
-    """Table [seeds]: seeds for parts of an experiment. What is not given has the recipe's seed."""
+    """Table [seeds]: seeds for parts of an experiment. Each defaults to the recipe's seed."""
 
     initialisation: Annotated[int | None, Field(ge=0, description="of the model and of new classes")] = None
     partition: Annotated[int | None, Field(ge=0, description="who holds, and holds out, which images")] = None
@@ -160,7 +160,7 @@ class EvaluationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """All that determines a run."""
+    """Everything that determines a run."""
 
     seed: Annotated[int, Field(ge=0, description="of everything random")] = 0
     seeds: SeedSettings = field(default_factory=SeedSettings)
@@ -177,7 +177,7 @@ class Experiment:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     method_name: str = "fedclass"
     method: Method = field(default_factory=METHODS["fedclass"])
-    objects: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)  # those that no module has
+    objects: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)  # that no module has
 
     def __post_init__(self) -> None:
         check_parameters(type(self.method), where=f"method: {self.method_name!r}")
@@ -197,14 +197,14 @@ class Experiment:
                 '[memory] quota = "balanced" divides per_client among classes; give it instead of per_class'
             )
         if self.faults.stragglers and self.train.local_epochs < 2:
-            raise ConfigError("[faults] stragglers: with train.local_epochs = 1 nobody can do fewer; raise it")
+            raise ConfigError("[faults] stragglers: with train.local_epochs = 1 no client can do fewer; raise it")
         if declared.replay in ("none", "all") and self.memory.keeps:  # so that a stored recipe says what was kept
             object.__setattr__(self, "memory", replace(self.memory, per_client=0, per_class=None))
         if declared.one_pass:
             object.__setattr__(self, "train", replace(self.train, rounds=1, local_epochs=1))
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        """In another process: what cannot be imported there is found under the same name."""
+        """Unpickled in another process, register the objects that cannot be imported there."""
         self.__dict__.update(state)
         remember(self.objects)
 
@@ -226,7 +226,7 @@ class Experiment:
         )
         if check and declared.frozen_backbone and (trained := model.trained_in_backbone):
             raise ConfigError(
-                f"[model] name: {self.method_name} needs a frozen backbone, and of {self.model.name!r} {trained[0]} is "
+                f"[model] name: {self.method_name} needs a frozen backbone, but {trained[0]} of {self.model.name!r} is "
                 "trained; name one of your own (package.module:function) that returns "
                 "fedclass.models.frozen.freeze(backbone)"
             )
@@ -262,7 +262,7 @@ SECTIONS: dict[str, type[Any]] = {
 def _declared(method: Method, *, where: str) -> Declaration:
     try:
         declared = method.declare()
-    except Exception as error:  # it is the user's code: anything may come out of it
+    except Exception as error:  # user code may raise anything
         raise ConfigError(f"{where}: {type(method).__name__}.declare: {reason(error)}") from error
     if not isinstance(declared, Declaration):
         raise ConfigError(
@@ -273,11 +273,11 @@ def _declared(method: Method, *, where: str) -> Declaration:
 
 
 def check_parameters(kind: type[Method], *, where: str) -> None:
-    """Refuse parameters that would be lost: of classes without @dataclass, without annotation, or called `name`."""
+    """Refuse parameters that would be lost: in a class without @dataclass, without annotation, or called `name`."""
     if any(f.name == "name" for f in fields(kind)):
-        raise ConfigError(f"{where}: a parameter must not be called 'name': that is the method's own; rename it")
+        raise ConfigError(f"{where}: a parameter must not be called 'name', which is the method's name; rename it")
     if callable(getattr(kind, "sgd", None)):
-        raise ConfigError(f"{where}: {kind.__name__}.sgd: this hook is called `rates` now, and gets Rates; rename it")
+        raise ConfigError(f"{where}: {kind.__name__}.sgd: this hook is now called `rates` and gets Rates; rename it")
     for one in kind.__mro__:
         if not issubclass(one, Method) or one is Method:
             continue
@@ -295,6 +295,6 @@ def check_parameters(kind: type[Method], *, where: str) -> None:
         bare = [name for name in vars(one) if name in inherited and name not in annotated]
         if bare:
             raise ConfigError(
-                f"{where}: {one.__name__}.{bare[0]} has no type, so that the inherited default would count; write "
+                f"{where}: {one.__name__}.{bare[0]} has no type, so the inherited default would be used; write "
                 f"`{bare[0]}: type = default`"
             )

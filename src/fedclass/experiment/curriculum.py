@@ -17,12 +17,12 @@ Tell = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What is known of the images as a run begins.
+    """What is known about the images as a run begins.
 
-    sha256: of images that are here; "" if clients alone have images.  official: as in ImageSet.  partition_sha256: of
-    who holds which images, where a file says so.  counts: (clients, classes) training images.  exemplars: that all
-    clients together will keep after each task.  coverage: how much of the data set is used, if that is known.
-    remarks: what else to tell about them.  fixed: whether a run can go on with these images only.
+    sha256: of the images on this machine; "" if only clients have images.  official: as in ImageSet.
+    partition_sha256: of the partition, if it comes from a file.  counts: (clients, classes) training images.
+    exemplars: how many all clients together will keep after each task.  coverage: how much of the data set is used,
+    if known.  remarks: warnings about the images.  fixed: whether a resumed run must have exactly these images.
     """
 
     name: str
@@ -40,7 +40,8 @@ class DataFacts:
 class Trial:
     """A global model to be tested during or after a task.
 
-    here: on images that are here.  at_clients: by these clients, each on images of its own; those that answer usably.
+    here: tests on images of this machine.  at_clients: asks these clients to test on their own images, and returns
+    the usable answers.
     """
 
     task: int
@@ -50,14 +51,14 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tested:
-    """confusion: None if the images for it cannot be had now.  at_clients: beside it, on images of the clients' own."""
+    """confusion: None if its images are not available now.  at_clients: counts on the clients' own images as well."""
 
     confusion: Counts | None
     at_clients: Counts | None = None
 
 
 class Curriculum(Protocol):
-    """What asks for classes. Known from the start, as in a recipe, or found out as sites announce what they hold."""
+    """Decides which classes come next: known from the start, as in a recipe, or as sites announce their classes."""
 
     @property
     def experiment(self) -> Experiment: ...
@@ -74,21 +75,21 @@ class Curriculum(Protocol):
 
     @property
     def schedule(self) -> Schedule:
-        """As far as it is known."""
+        """The part that is known so far."""
 
     @property
     def registry(self) -> Mapping[str, Any]:
-        """What has been found out so far, as plain JSON; part of every checkpoint."""
+        """What has been learned about clients so far, as plain JSON; part of every checkpoint."""
 
     def restore(self, registry: Mapping[str, Any]) -> None: ...
 
     def facts(self) -> DataFacts: ...
 
     def begin(self, task: int, tell: Tell) -> bool:
-        """Whether there is such a task, which the schedule then has. May wait for one."""
+        """Whether there is such a task; if so, the schedule includes it. May wait for one."""
 
     def learners(self, task: int, round: int, tell: Tell) -> list[int]:
-        """The clients whose update would count, as this round of the task begins."""
+        """The clients whose update would count at the beginning of this round."""
 
     def everyone(self) -> list[int]: ...
 
@@ -99,15 +100,15 @@ class Curriculum(Protocol):
         """The classes that the client has images of, by number: as the stream says, or as the site has announced."""
 
     def most_examples(self, client: int) -> int | None:
-        """More images than the client has announced, it cannot have; None: it is not asked to announce."""
+        """An upper limit from what the client has announced; None if clients do not announce."""
 
     def test(self, trial: Trial, tell: Tell, *, must: bool) -> Tested:
         """must: wait for images without which a task could not be tested; RoundError if they do not come."""
 
     @property
     def validation(self) -> Split | None:
-        """Images to choose by, with their classes, if there are any."""
+        """Validation images with their classes, if there are any."""
 
     @property
     def watched(self) -> Split | None:
-        """The server's own images, if it has any, on which it sees whether a round has turned the model to chance."""
+        """The server's own images, if any. They show whether a round has reduced the model to chance."""

@@ -1,4 +1,4 @@
-"""A network as an ONNX file, compared with the original before it is put in place."""
+"""A network as an ONNX file, compared with the original before the file is written."""
 
 import contextlib
 import logging
@@ -44,15 +44,15 @@ def write_onnx(network: nn.Module, to: Path, *, image: tuple[int, int, int], abo
                 dynamo=True,
                 verbose=False,
             )
-        assert program is not None  # None is for callers who let it write the file
+        assert program is not None  # it is None only if torch writes the file itself
         graph = program.model_proto
         onnx.helper.set_model_props(graph, dict(about))
         content = graph.SerializeToString()
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    except Exception as error:  # a user's own backbone or method may use what ONNX does not have
+    except Exception as error:  # a user's backbone or method may use operations that ONNX lacks
         cause = error.__cause__ or error
         reason = next(iter(str(cause).splitlines()), type(cause).__name__)
-        raise FedclassError(f"export: this model cannot be made an ONNX graph ({reason})") from error
+        raise FedclassError(f"export: this model cannot be converted to an ONNX graph ({reason})") from error
     difference = 0.0
     for count in BATCHES:
         images = array_generator(0, "export", count).integers(0, 256, (count, *image), np.uint8)
@@ -72,7 +72,7 @@ def write_onnx(network: nn.Module, to: Path, *, image: tuple[int, int, int], abo
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """torch.onnx tells of its own deprecations and of torchvision, neither of which a user can do anything about."""
+    """Hide what torch.onnx says about its own deprecations and about torchvision: a user can change neither."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

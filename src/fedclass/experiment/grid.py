@@ -14,9 +14,9 @@ from fedclass.experiment.recipe import as_override, load, typed_overrides
 from fedclass.methods import METHODS, Method
 from fedclass.methods.base import parameters
 
-OPENING = '[{"'  # brackets and quotes bind what is between commas
-MOST_SEEDS = 1000  # in a range; more is a slip of the keyboard
-PART = re.compile(r'(?:\[[^]]*\]|\{[^}]*\}|"[^"]*"|[^,])+')  # what stands between commas; brackets and quotes bind
+OPENING = '[{"'  # what begins a value that may contain commas
+MOST_SEEDS = 1000  # in a range; more is probably a typing error
+PART = re.compile(r'(?:\[[^]]*\]|\{[^}]*\}|"[^"]*"|[^,])+')  # text between commas; brackets and quotes protect it
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Member:
 
 
 def read_methods(text: str) -> list[Choice]:
-    """`fedavg,fedclass:paper:beta=8,my.module:Mine:mu=0.1`: what follows a name is its variant, or a parameter."""
+    """`fedavg,fedclass:paper:beta=8,my.module:Mine:mu=0.1`: after a name come its variant and its parameters."""
     return [_read_method(entry) for entry in _parts(text, f"methods {text}")]
 
 
@@ -51,12 +51,12 @@ def methods_given(methods: str | Sequence[str | type[Method] | Method]) -> list[
     if isinstance(methods, str):
         return read_methods(methods)
     if not isinstance(methods, Sequence) or not methods:
-        raise ConfigError(f"methods = {methods!r}: give a list of them, such as ['fedavg', 'fedclass:beta=8']")
+        raise ConfigError(f"methods = {methods!r}: give a list, such as ['fedavg', 'fedclass:beta=8']")
     return [_read_method(one) if isinstance(one, str) else _own_method(one) for one in methods]
 
 
 def _own_method(method: type[Method] | Method) -> Choice:
-    """Under the name of its class, and of those parameters that are not the default."""
+    """Named after its class and the parameters that differ from their defaults."""
     e = load(None, method=method)
     needs_some = any(f.default is MISSING and f.default_factory is MISSING for f in fields(e.method))
     usual = {} if needs_some else parameters(type(e.method)())
@@ -90,12 +90,12 @@ def read_sweep(
         if not equals or not key:
             raise ConfigError(f"{setting}: write it as table.key=value,value, such as method.beta=1,3")
         if key == "seed":
-            raise ConfigError(f"{setting}: seeds make no rows of their own; give them as seeds, {text}")
+            raise ConfigError(f"{setting}: a seed is not a setting to sweep; give seeds as seeds, {text}")
         if key in keys:
-            raise ConfigError(f"{setting}: {key} is there twice; give all its values at once, {key}=1,3")
+            raise ConfigError(f"{setting}: {key} is given twice; give all its values at once, {key}=1,3")
         keys[key] = _parts(text, f"{setting}")
         if len(set(keys[key])) < len(keys[key]):
-            raise ConfigError(f"{setting}: a value is there twice; a list is one value in brackets, such as [5,5]")
+            raise ConfigError(f"{setting}: a value is given twice; write a list in brackets, such as [5,5]")
     if not any(len(values) > 1 for values in keys.values()):
         raise ConfigError("nothing to sweep: give a key several values, such as method.beta=0,1,3")
     choices = []
@@ -126,7 +126,7 @@ def read_seeds(given: str | int | Iterable[int]) -> list[int]:
             raise ConfigError(f"seeds {text}: {part.strip()} must rise, and hold at most {MOST_SEEDS} seeds")
         seeds += range(first, last + 1)
     if len(set(seeds)) < len(seeds):
-        raise ConfigError(f"seeds {text}: each may be named once only")
+        raise ConfigError(f"seeds {text}: name each seed only once")
     return seeds
 
 
@@ -138,9 +138,9 @@ def expand(
     seeds: Sequence[int],
     root: Path,
 ) -> list[Member]:
-    """All runs, a choice after the other, each with a directory below `root` that depends on its name and seed alone.
+    """All runs, choice by choice. The directory of a run depends on its choice's name and its seed alone.
 
-    The same words therefore lead to the same directories: typed again, they go on where they stopped.
+    The same command, typed again, therefore finds the same directories and resumes them.
     """
     members = []
     for choice in choices:
@@ -156,7 +156,7 @@ def expand(
 
 
 def folder_name(name: str) -> str:
-    """Readable and short; where that changes more than colons and spaces, a hash keeps names apart."""
+    """A short, readable name. If more than colons and spaces had to change, a hash keeps names distinct."""
     plain = name.replace(":", "-").replace(" ", "-")
     safe = re.sub(r"[^\w.=+-]+", ".", plain)[:100]
     return safe if safe == plain else f"{safe}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
@@ -165,5 +165,5 @@ def folder_name(name: str) -> str:
 def _parts(text: str, where: str) -> list[str]:
     parts = PART.findall(text)
     if not parts or ",".join(parts) != text or not all(part.strip() for part in parts):
-        raise ConfigError(f"{where}: there is nothing between two commas, or at an end")
+        raise ConfigError(f"{where}: an entry is empty: look for two commas in a row, or one at an end")
     return [part.strip() for part in parts]

@@ -1,7 +1,7 @@
-"""Successive halving: all candidates learn a little, the better half of them learns on, and so forth.
+"""Successive halving: all candidates learn a little, the better half continues, and so on.
 
-What is spent is counted in tasks: one task of one seed is one, and a full run as many as its stream has. A candidate's
-tasks come in a fixed order, all tasks of the first seed, then all of the second, so that those who go on lose nothing.
+The budget is counted in tasks: one task of one seed counts 1, and a full run counts all tasks of its stream. A
+candidate learns all tasks of its first seed, then all of its second, so that no work of a surviving candidate is lost.
 """
 
 import math
@@ -10,22 +10,22 @@ from dataclasses import dataclass
 
 from fedclass.errors import ConfigError
 
-FEWEST = 2  # tasks before anyone is judged: in the first one, nothing can be forgotten
+FEWEST = 2  # tasks before candidates are compared: nothing can be forgotten in the first
 
 
 @dataclass(frozen=True)
 class Rung:
-    """candidates: how many take part.  tasks: that each of them has learned by the end of it, over its seeds."""
+    """candidates: how many take part.  tasks: how many each has learned by the end of the rung, over all its seeds."""
 
     candidates: int
     tasks: int
 
 
 def rungs(candidates: int, *, tasks: int, seeds: int, budget: float) -> list[Rung]:
-    """What a budget of so many full runs is spent on; the last rung is the winner's, who learns all tasks of all seeds.
+    """How a budget, in full runs, is spent. In the last rung, the winner learns all tasks of all seeds.
 
-    What the winner needs to finish is put aside. The rest is shared evenly among the rungs. Each rung halves the
-    candidates, rounded up; one for which no task is left is skipped.
+    What the winner needs to finish is reserved; the rest is shared evenly among the rungs. Each rung halves the
+    candidates, rounded up. A rung without any task left is skipped.
     """
     full, total = tasks * seeds, math.floor(budget * tasks)
     first = min(FEWEST, tasks)
@@ -33,7 +33,8 @@ def rungs(candidates: int, *, tasks: int, seeds: int, budget: float) -> list[Run
     if total < full + (candidates - 1) * first:
         raise ConfigError(
             f"budget {budget:g}: {candidates} candidates and {seeds} seed{'s' * (seeds > 1)} need at least {least} "
-            f"full runs: {first} of {tasks} tasks for each of them, and all for the winner; give it more, or name fewer"
+            f"full runs: {first} of {tasks} tasks for each of them, and all for the winner; raise the budget, or name "
+            "fewer candidates"
         )
     sizes = [candidates]
     while sizes[-1] > 2:
@@ -49,10 +50,10 @@ def rungs(candidates: int, *, tasks: int, seeds: int, budget: float) -> list[Run
 
 
 def parts(learned: int, tasks: int, seeds: Sequence[int]) -> dict[int, int]:
-    """How many tasks each seed has learned, once a candidate has learned so many in all; none: left out."""
+    """How many tasks of each seed a candidate has learned, given the total. Seeds not begun are left out."""
     return {seed: min(tasks, learned - number * tasks) for number, seed in enumerate(seeds) if learned > number * tasks}
 
 
 def better_half(scores: Sequence[float], keep: int) -> list[int]:
-    """The numbers of the best, best first. Of equal ones, the earlier."""
+    """Positions of the `keep` best scores, best first; among equal scores, the earlier one."""
     return sorted(range(len(scores)), key=lambda number: (-scores[number], number))[:keep]

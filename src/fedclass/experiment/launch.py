@@ -1,4 +1,4 @@
-"""One experiment, from its recipe to a finished run directory: begun, resumed or only read; on which engine."""
+"""One experiment, from its recipe to a finished run directory: started, resumed or only read, on an engine."""
 
 import os
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from fedclass.runs.summary import Result
 CONTEXT.set_forkserver_preload([__name__])  # new processes find all of this imported
 
 EngineName = Literal["inprocess", "processes"]
-WORTH_PROCESSES = 10_000  # images to train on: some 20 s of one core, when to start a process takes 3 s
+WORTH_PROCESSES = 10_000  # images to train on: about 20 s on one core; a process takes 3 s to start
 
 
 def run_one(
@@ -47,10 +47,10 @@ def run_one(
     uses as many processes as `workers` says, or one per core; a script that asks for it needs the usual
     `if __name__ == "__main__":`, because Python's new processes import the script. None: processes, if worth it.
 
-    go_on: what the directory holds of this experiment is continued, or read if it is finished; otherwise it must be
-    new or empty.  reuse: tasks that an earlier run with the same beginning has learned are taken over.  changed_code:
-    what the directory holds is taken although code has changed since; such runs say so.  until: stop after so many
-    tasks, to go on another time; what is returned is then empty.
+    go_on: resume this experiment from the directory, or read it if it is finished; otherwise the directory must be new
+    or empty.  reuse: take over tasks that an earlier run with the same beginning has learned.  changed_code: accept
+    the directory even if code has changed; the results then say so.  until: stop after this many tasks, to be resumed
+    later; an empty summary is returned.
     """
     _check_arguments(experiment, engine, workers)
     leave_if_unguarded()
@@ -62,7 +62,7 @@ def run_one(
             for event in read_events(directory.events):
                 listen(event)
             if changed:
-                listen(Warned(message=f"{directory.root}: was made by other code: {listed(changed)}"))
+                listen(Warned(message=f"{directory.root}: was made with other code: {listed(changed)}"))
             return Result.read(directory.root).summary
     else:
         setup = prepare(experiment)
@@ -76,14 +76,14 @@ def run_one(
     if (engine or usual_engine(setup)) == "inprocess":
         return run(setup, InProcess(setup.client(store)), directory, listen, done=done(setup), **how)
     shared = Shared(setup)
-    setup = shared.open()  # lets go of the first copy
+    setup = shared.open()  # releases the first copy
     with Processes(shared, store, workers=min(workers or cores(), setup.stream.clients)) as pool:
         return run(setup, pool, directory, listen, done=done(setup), **how)
 
 
 def _check_arguments(experiment: object, engine: str | None, workers: int | None) -> None:
     if not isinstance(experiment, Experiment):
-        raise ConfigError(f"experiment: is a {type(experiment).__name__}; fedclass.load makes one of a recipe")
+        raise ConfigError(f"experiment: is a {type(experiment).__name__}; fedclass.load makes one from a recipe")
     if engine not in (None, *get_args(EngineName)):
         raise ConfigError(f"engine = {engine!r}: must be one of {', '.join(get_args(EngineName))}, or None")
     if workers is not None and workers < 1:
@@ -93,10 +93,10 @@ def _check_arguments(experiment: object, engine: str | None, workers: int | None
 def left_to_do(
     experiment: Experiment, directory: RunDirectory, *, changed_code: bool
 ) -> tuple[Setup | None, list[str]]:
-    """The experiment that a run directory holds, prepared to go on, or None if it is finished; and which code changed.
+    """The experiment of a run directory, prepared to be resumed, or None if it is finished; and which code changed.
 
-    What does not belong together is refused: another recipe, other code, other images. Of a finished run, the images
-    are looked at only if they are the user's own, and the model is built only if it is.
+    Another recipe, other code or other images are refused. For a finished run, images are read only if they are the
+    user's own, and the model is built only if it is the user's own.
     """
     moved, data = check_config(directory, experiment.to_tables()), experiment.data
     own = moved or data.path or ":" in data.name or ":" in experiment.model.name
@@ -113,7 +113,7 @@ def left_to_do(
 
 
 def usual_engine(setup: Setup) -> EngineName:
-    """All cores, if there are several and the work is worth starting processes; not on a GPU, where they would wait."""
+    """Processes, if there are several cores and enough work; not on a GPU, which they would have to share."""
     train = setup.experiment.train
     share = setup.experiment.server.participation
     images = sum(map(len, setup.stream.shares)) * train.local_epochs * train.rounds * share

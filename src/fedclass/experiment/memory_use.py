@@ -8,12 +8,12 @@ from fedclass.wire import nbytes
 
 
 def memory_bytes(curriculum: Curriculum) -> dict[str, int]:
-    """At all clients together and at the server, when it is most, for the classes known by now.
+    """The peak, for the classes known so far, at the server and at all clients together.
 
-    exemplars: their pixels, a byte each; of a method that trains on all images so far, all images.  rows: tensors that
-    are kept with each exemplar, such as logits.  clients, server: the method's own state there, such as control
+    exemplars: their pixels, one byte each; for a method that trains on all images so far, those of all images.  rows:
+    tensors kept with each exemplar, such as logits.  clients, server: the method's own state there, such as control
     variates or a generator.  teacher: the model of the previous task, at every client.  The model itself is not
-    counted: every method has it.
+    counted: every method has one.
     """
     experiment, facts = curriculum.experiment, curriculum.facts()
     declared, model = experiment.method.declare(), curriculum.build()

@@ -14,9 +14,9 @@ from typing import Any
 
 from fedclass import usercode
 
-# In code of the user's own. Names are those of functions and attributes, whatever they belong to.
+# Names of functions and attributes in user code, whatever object they belong to.
 IMPORTS_BY_NAME = {"__import__", "exec", "eval", "import_module", "spec_from_file_location", "run_path"}
-BARE = {"__import__", "exec", "eval"}  # only these themselves: model.eval() is another one
+BARE = {"__import__", "exec", "eval"}  # as plain names only: model.eval() is something else
 READS = {
     "open",
     "load",
@@ -45,7 +45,7 @@ class Module:
 
     @property
     def label(self) -> str:
-        """By which it is known, wherever its folder is."""
+        """A name that does not depend on where the module's folder is."""
         if self.installed:
             return f"{self.name} (installed)"
         if self.file is None or self.name in usercode.MAIN:
@@ -69,7 +69,7 @@ class Module:
 
     @cached_property
     def edited(self) -> bool:
-        """What is executed may be older than the file."""
+        """Whether the file has changed since the module was imported."""
         loaded = usercode.imported_at(self.name) or usercode.PROCESS_START
         return self.name in sys.modules and self.file is not None and time_changed(self.file) > loaded
 
@@ -79,11 +79,11 @@ class Module:
             return None
         try:
             return ast.parse(self.file.read_bytes(), str(self.file))
-        except (SyntaxError, ValueError):  # it is reached by an import statement that is never executed
+        except (SyntaxError, ValueError):  # reached only by an import statement that is never executed
             return None
 
     def imports(self) -> Iterator[str]:
-        """The names of modules that it may import, at the top or within functions, and of what they belong to."""
+        """Names of the modules it may import, at top level or within functions, and of names imported from them."""
         package = self.name if self.is_package else self.name.rpartition(".")[0]
         for node in ast.walk(self.tree or ast.Module([], [])):
             if isinstance(node, ast.Import):
@@ -95,24 +95,24 @@ class Module:
                 base = ".".join(part for part in (above, node.module) if part)
                 yield base
                 for alias in node.names:
-                    yield f"{base}.{alias.name}"  # a module, or something in one: what is no module is not found
+                    yield f"{base}.{alias.name}"  # a module, or a name in one, which is then not found as a module
 
     def doubts(self, *, in_functions: bool) -> Iterator[str]:
-        """in_functions: they are called while a model is trained, when nobody watches which files they open."""
+        """in_functions: whether functions count too. They run in training, when the files they open are not watched."""
         if self.name in usercode.MAIN:
             yield f"{self.label} is a script or notebook; put the class into a module of its own"
         elif self.file is None or (self.tree is None and not self.installed):
             yield f"{self.label} has no source that can be read"
         elif self.edited:
-            yield f"{self.label} was edited after it had been imported; start Python again"
+            yield f"{self.label} was edited after it was imported; restart Python"
         if self.tree is None:
             return
         unwatched = usercode.imported_at(self.name) is None
         for name, line, inside in _names(self.tree, inside=False):
             if name in IMPORTS_BY_NAME:
-                yield f"{self.label}, line {line}: {name} may run code that is not known"
+                yield f"{self.label}, line {line}: {name} may run code that cannot be traced"
             elif (name in READS or name.startswith("read_")) and (in_functions if inside else unwatched):
-                yield f"{self.label}, line {line}: {name} may read what is not known"
+                yield f"{self.label}, line {line}: {name} may read files that cannot be traced"
 
 
 def _names(node: ast.AST, *, inside: bool) -> Iterator[tuple[str, int, bool]]:
@@ -129,7 +129,7 @@ def _names(node: ast.AST, *, inside: bool) -> Iterator[tuple[str, int, bool]]:
 
 
 def is_ours_or_python(module: str) -> bool:
-    """Python's own modules are known by its version."""
+    """The standard library counts too: Python's version identifies it."""
     return is_ours(module) or module.partition(".")[0] in sys.stdlib_module_names
 
 
@@ -138,7 +138,7 @@ def is_ours(module: str) -> bool:
 
 
 def is_stray(kind: type) -> bool:
-    """Made by a function, or replaced since: the source of its module does not say what it is."""
+    """Whether the class was made by a function or replaced later, so that its module's source does not define it."""
     found: object = sys.modules.get(kind.__module__)
     for name in kind.__qualname__.split("."):
         found = getattr(found, name, None)
@@ -146,9 +146,8 @@ def is_stray(kind: type) -> bool:
 
 
 def reached(roots: Iterable[str]) -> list[Module]:
-    """The roots and all that they import, directly or not, up to what is ours, installed, or the standard library's.
-
-    A root that is installed itself is known by the record of its package.
+    """The roots and everything they import, directly or not, except fedclass, installed packages and the standard
+    library. An installed root is identified by the record of its package.
     """
     names = [part for root in roots for part in _and_packages(root)]
     found: dict[str, Module] = {}
@@ -186,7 +185,7 @@ def _and_packages(name: str) -> list[str]:
 
 
 def find_module(name: str) -> Module | None:
-    """Without importing it, if nobody has. None: there is no such module, or no code in it."""
+    """Find a module without importing it. None: there is no such module, or it has no code."""
     loaded = sys.modules.get(name)
     if loaded is not None:
         file = getattr(loaded, "__file__", None)
@@ -215,7 +214,7 @@ def _search(package: str) -> list[str] | None:
 
 
 def time_changed(path: Path) -> float:
-    """When it was last written, or put where it is; copies keep an older time of their content."""
+    """When the file was last written or put in place. Copying may preserve an older modification time."""
     status = path.stat()
     return status.st_ctime if os.name == "posix" else status.st_mtime
 

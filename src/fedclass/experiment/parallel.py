@@ -1,4 +1,4 @@
-"""Several experiments at once, each in a process of its own."""
+"""Several experiments at once, each in its own process."""
 
 import pickle
 import queue
@@ -35,7 +35,7 @@ from fedclass.runs.outlook import Outlook
 from fedclass.usercode import pickled, watching
 
 Launch = tuple[Experiment, Path]  # and its run directory
-Told = tuple[int, Event | FedclassError | None]  # None: all is written
+Told = tuple[int, Event | FedclassError | None]  # None: finished
 
 
 def run_all(
@@ -49,15 +49,15 @@ def run_all(
     prepared: Callable[[Sequence[Outlook]], None] = lambda _: None,
     failed: Callable[[int], None] = lambda _: None,
 ) -> dict[int, FedclassError]:
-    """Carry out all experiments, or what is left to do of them. `listen` hears each event with the experiment's number.
+    """Carry out all experiments, or the rest of them. `listen` gets each event with the experiment's number.
 
-    Experiments do not know of each other, so results do not depend on how many run at a time. One that fails does not
-    stop the others. Returns what went wrong, by the experiment's number.
+    Experiments are independent, so results do not depend on how many run at a time. One that fails does not stop the
+    others. Returns the errors, by the experiment's number.
 
-    workers: cores to use, all by default.  reuse: of experiments that begin in the same way, one learns the first task
-    and the others wait for it; cores that are free meanwhile help it.  changed_code: as in `run_one`.  until: so
-    too, for each of them.  prepared: is called once nothing can be wrong any more with any experiment, before the first
-    one is run, with what is left to do of each.  failed: is called with the number of one that fails.
+    workers: cores to use, by default all.  reuse: if several experiments begin in the same way, one learns the first
+    task and the others wait for it; idle cores help it.  changed_code: as in `run_one`.  until: as in `run_one`, for
+    each experiment.  prepared: called with what is left to do of each, once all have been checked and before the first
+    one runs.  failed: called with the number of each experiment that fails.
     """
     leave_if_unguarded()
     stages = [prospect for prospect, _ in prospects(experiments, reuse=reuse, changed_code=changed_code, until=until)]
@@ -81,9 +81,10 @@ def run_all(
 
 
 class _Runs:
-    """Experiments that wait, run in a process each, or have failed, by number.
+    """Experiments by number: waiting, running in a process each, or failed.
 
-    stages: how each stands before it is run.  how: as `run_one` takes it.  failed: hears the number of one that fails.
+    stages: what is known of each before it runs.  how: keyword arguments of `run_one`.  failed: called with the number
+    of each that fails.
     """
 
     def __init__(
@@ -97,11 +98,11 @@ class _Runs:
         self.told: Queue[Told] = CONTEXT.Queue()
         self.waiting = [number for number, stage in enumerate(stages) if not stage.outlook.reached]
         self.running: dict[int, BaseProcess] = {}
-        self.beginning: dict[int, str] = {}  # what those are learning that are in their first task
+        self.beginning: dict[int, str] = {}  # keys of first tasks being learned, by experiment
         self.failures: dict[int, FedclassError] = {}
 
     def ready(self) -> int | None:
-        """The next one whose first task nobody is learning at the moment."""
+        """The next experiment whose first task is not being learned by another one."""
         begun = self.beginning.values()
         return next((number for number in self.waiting if self.stages[number].first not in begun), None)
 
@@ -114,12 +115,12 @@ class _Runs:
             self.running[number] = new_process(_work, number, sent, stage.files, how, self.told)
 
     def hear(self, listen: Callable[[int, Event], None]) -> None:
-        """The next message; if there is none for a while, the end of processes that will send none any more."""
+        """Handle the next message; if none comes for a while, handle processes that have died."""
         gone = [number for number, process in self.running.items() if process.exitcode is not None]
         try:
             number, message = self.told.get(timeout=0.2)
         except queue.Empty:
-            for number in gone:  # whatever it had to say has been heard by now
+            for number in gone:  # all its messages have been handled
                 self._died(number)
             return
         if message is None or isinstance(message, FedclassError):
@@ -142,7 +143,7 @@ class _Runs:
             self.failed(number)
 
     def end(self) -> None:
-        """Of whatever still runs."""
+        """Terminate the processes that still run."""
         with signals_later():
             for process in self.running.values():
                 process.terminate()
@@ -152,7 +153,7 @@ class _Runs:
 
 @dataclass(frozen=True)
 class Prospect:
-    """An experiment before it is run. first: what its first task is known by.  files: its code."""
+    """An experiment before it runs. first: the key of its first task.  files: its code."""
 
     first: str
     files: Mapping[str, str | None]
@@ -162,9 +163,9 @@ class Prospect:
 def prospects(
     experiments: Sequence[Launch], *, reuse: bool, changed_code: bool, until: Sequence[int] | None = None
 ) -> Iterator[tuple[Prospect, Setup | None]]:
-    """What there is to do for each experiment, and its set-up, if it is not finished.
+    """What is left to do of each experiment, and its set-up, if it is not finished.
 
-    All that can be wrong with any comes out here; nothing is written.
+    Every mistake in an experiment is found here; nothing is written.
     """
     seen = set[str]()
     for number, (experiment, root) in enumerate(experiments):
@@ -192,7 +193,7 @@ def prospects(
 
 
 def _cached(setup: Setup, code: Sources) -> int:
-    """How many tasks, from the first on, earlier runs have left."""
+    """How many tasks, counted from the first, are in the cache."""
     store, tasks = usual_store(), len(setup.stream.task_sizes)
     return next((n for n in range(tasks) if not store.holds(key_after(setup, n + 1, code))), tasks)
 
@@ -212,7 +213,7 @@ def images_seen(setup: Setup) -> tuple[int, ...]:
 
 
 def _progress(directory: RunDirectory, rounds: int) -> dict[str, int]:
-    """How far a run is by its own events."""
+    """How far a run has got, according to its events."""
     if not Checkpoints(directory.checkpoints).numbers():
         return {}
     events = list(read_events(directory.events))
@@ -221,11 +222,11 @@ def _progress(directory: RunDirectory, rounds: int) -> dict[str, int]:
 
 
 def _work(number: int, sent: bytes, files: Mapping[str, str | None], how: dict[str, Any], told: "Queue[Told]") -> None:
-    """files: the code when all experiments were prepared. A process imports it anew, perhaps hours later."""
+    """files: the code as all experiments were prepared. A process imports it again, perhaps hours later."""
 
     def stop(*_: object) -> None:
-        told.cancel_join_thread()  # nobody listens any more
-        sys.exit(143)  # unwinds, so that its own workers are ended in order
+        told.cancel_join_thread()  # the parent no longer listens
+        sys.exit(143)  # unwinds, so that its own workers are terminated in order
 
     signal.signal(signal.SIGTERM, stop)
     ignore_interrupts()
@@ -236,7 +237,7 @@ def _work(number: int, sent: bytes, files: Mapping[str, str | None], how: dict[s
             launch: Launch = pickle.loads(sent)
         now = of_code(launch[0]).files
         if changed := sorted(name for name in {*files, *now} if files.get(name) != now.get(name)):
-            raise RunError(f"{launch[1]}: {listed(changed)}: changed since the first runs began; start all of it again")
+            raise RunError(f"{launch[1]}: {listed(changed)}: changed since the first runs began; start again")
         run_one(*launch, lambda event: told.put((number, event)), **how)
         told.put((number, None))
     except FedclassError as error:

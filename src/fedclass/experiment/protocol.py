@@ -1,7 +1,7 @@
-"""Protocols of the benchmark: recipes with a table [protocol], which have a version and may not be changed.
+"""Protocols of the benchmark: recipes with a table [protocol], which have a version and must not be changed.
 
-A protocol fixes data, stream, partition, memory, model and how long is trained; methods bring their own parameters.
-Every protocol has a reduced one beside it, NAME-reduced, for two cores and minutes.
+A protocol fixes data, stream, partition, memory, model and the length of training; methods bring their own parameters.
+Every protocol has a reduced version, NAME-reduced, which takes minutes on two cores.
 """
 
 import hashlib
@@ -84,16 +84,16 @@ class Protocol:
         return load(self.recipe, [*self.overrides, *own], method=method, seed=seed)
 
     def fixed(self, method: str | None = None) -> dict[str, Any]:
-        """The keys that may not be changed, with their values; bounds have no memory, whatever the protocol says."""
+        """The fixed keys with their values. Bounds have no memory, whatever the protocol says."""
         return _fixed(load(self.recipe, self.overrides, method=method))
 
     @property
     def sha256(self) -> str:
-        """Of what is fixed: a change of it is another version."""
+        """Of all fixed keys: another hash needs another version."""
         return hashlib.sha256(json.dumps(self.fixed("fedavg"), sort_keys=True).encode()).hexdigest()
 
     def choices(self, methods: str | None) -> list[Choice]:
-        """Methods as typed; NAME:best has the settings that were found for this protocol."""
+        """Methods as typed. NAME:best stands for the settings that were tuned on this protocol."""
         return [self._best(choice) if BEST in choice.overrides else choice for choice in self._read(methods)]
 
     def _read(self, methods: str | None) -> list[Choice]:
@@ -104,7 +104,7 @@ class Protocol:
         if found is None:
             known = ", ".join(f"{name}:best" for name in self.settings.best) or "none yet"
             raise ConfigError(
-                f"--methods {choice.name}: {self.name} has no best settings of {choice.method} (there are: {known}); "
+                f"--methods {choice.name}: {self.name} has no best settings for {choice.method} (available: {known}); "
                 "leave :best out, or find some with `fedclass sweep` and data.validation"
             )
         return replace(choice, overrides=(*found, *(word for word in choice.overrides if word != BEST)))
@@ -113,22 +113,22 @@ class Protocol:
         return read_seeds(text or self.settings.seeds)
 
     def check(self, experiment: Experiment, *, where: str) -> None:
-        """Refuse what is not of this protocol."""
+        """Refuse an experiment that differs from this protocol."""
         wanted, got = self.fixed(experiment.method_name), _fixed(experiment)
         wrong = [key for key in wanted | got if wanted.get(key) != got.get(key)]
         if wrong:
             told = ", ".join(f"{key}={got.get(key)} ({self.name}: {wanted.get(key)})" for key in wrong)
-            raise ConfigError(f"{where}: is not of the protocol {self.title}: {told}; a protocol is fixed")
+            raise ConfigError(f"{where}: differs from the protocol {self.title}: {told}; a protocol is fixed")
 
     # Beside results.
 
     def check_folder(self, folder: Path) -> None:
-        """Refuse one that holds results of another protocol."""
+        """Refuse a folder that holds results of another protocol."""
         if (folder / STORED).exists() and Protocol.stored(folder).sha256 != self.sha256:
-            raise RunError(f"{folder / STORED}: is another protocol than {self.title}; choose another --out")
+            raise RunError(f"{folder / STORED}: is not the protocol {self.title}; choose another --out")
 
     def write(self, folder: Path) -> None:
-        """Whole, so that results can be read and run again when the version that comes along is another one."""
+        """Store the whole protocol, so that results can be reproduced when the bundled version has changed."""
         self.check_folder(folder)
         if (folder / STORED).exists():
             return
@@ -151,13 +151,13 @@ class Protocol:
     def _of(cls, recipe: str) -> Self:
         path, table = read_file(recipe)
         if PROTOCOL not in table:
-            raise ConfigError(f"{recipe}: has no table [protocol], so that it is a recipe; {known_protocols()}")
+            raise ConfigError(f"{recipe}: has no table [protocol], so it is an ordinary recipe; {known_protocols()}")
         settings = read_table(ProtocolSettings, table[PROTOCOL], f"{path.name} [{PROTOCOL}]")
         return cls(settings.name or path.stem, recipe, settings)
 
     def reduced(self) -> Self:
         if not self.settings.reduced:
-            raise ConfigError(f"{self.name}{REDUCED}: this protocol has no reduced one")
+            raise ConfigError(f"{self.name}{REDUCED}: this protocol has no reduced version")
         return replace(self, name=self.name + REDUCED, overrides=tuple(self.settings.reduced))
 
 
@@ -169,7 +169,7 @@ def _fixed(experiment: Experiment) -> dict[str, Any]:
 
 
 def protocols() -> list[Protocol]:
-    """Those that come along, each followed by its reduced one."""
+    """The bundled protocols, each followed by its reduced version."""
     found = []
     for name, path in recipes().items():
         if PROTOCOL in tomllib.loads(path.read_text(encoding="utf-8")):
@@ -179,11 +179,11 @@ def protocols() -> list[Protocol]:
 
 
 def find_protocol(name: str) -> Protocol:
-    """By its name, with -reduced after it for the reduced one; or a file of one's own."""
+    """A protocol by its name, by NAME-reduced, or by the path of a file."""
     whole = name.removesuffix(REDUCED)
     if whole not in recipes() and not Path(name).is_file():
         names = [each.name for each in protocols()]
-        raise ConfigError(f"{name}: there is no such protocol; {did_you_mean(name, names) or known_protocols()}")
+        raise ConfigError(f"{name}: no such protocol; {did_you_mean(name, names) or known_protocols()}")
     if Path(name).is_file():
         return Protocol._of(name)
     found = Protocol._of(whole)

@@ -1,4 +1,4 @@
-"""Recipes: TOML files, overrides of the command line, and the experiment that they describe."""
+"""Recipes: TOML files, overrides from the command line, and the experiment that they describe."""
 
 import json
 import sys
@@ -22,8 +22,8 @@ from fedclass.usercode import imported, named, reason, without_file
 
 ARGS = [["model", "args"], ["data", "args"]]  # tables within tables
 Table = dict[str, Any]
-STORED = "config.toml"  # a run's own recipe, which nobody is asked to change
-PROTOCOL = "protocol"  # a table that makes a recipe a protocol of the benchmark, and is nothing to a run
+STORED = "config.toml"  # a run's own recipe: no hint asks the user to change it
+PROTOCOL = "protocol"  # the table that makes a recipe a benchmark protocol; runs ignore it
 
 
 def load(
@@ -34,7 +34,7 @@ def load(
     model: str | Callable[..., nn.Module] | None = None,
     seed: int | None = None,
 ) -> Experiment:
-    """The experiment of a recipe: a file, or the name of one that comes along. None: every key has its default.
+    """The experiment of a recipe: a file, or the name of a bundled one. None: every key has its default.
 
     overrides: keys of the recipe with other values, {"train.rounds": 2} or ["train.rounds=2"].  method: its name, your
     own class, or an object of it with its parameters.  model: the name of a backbone, or your own function that builds
@@ -60,7 +60,7 @@ def load(
 
 
 def _in_override(fault: TableError, where: str, overrides: Sequence[str]) -> ConfigError | None:
-    """The same error, told of the override that it is in; None if the recipe is at fault."""
+    """The same error, naming the override that caused it; None if the recipe caused it."""
     for override in reversed(overrides):
         key = override.partition("=")[0].strip()
         section, _, name = MOVED.get(key, key).rpartition(".")
@@ -78,7 +78,9 @@ def _set_method(table: Table, method: str | type[Method] | Method) -> None:
         return
     kind = method if isinstance(method, type) else type(method)
     if not issubclass(kind, Method):
-        raise ConfigError(f"method: {method!r} is no method; derive its class from fedclass.FedAvg or fedclass.Method")
+        raise ConfigError(
+            f"method: {method!r} is not a method; derive its class from fedclass.FedAvg or fedclass.methods.Method"
+        )
     own = {} if isinstance(method, type) else dict(parameters(method))
     for name, value in own.items():
         if value is not None and not isinstance(value, str | int | float | bool | list | tuple | dict):
@@ -94,8 +96,8 @@ def _set_method(table: Table, method: str | type[Method] | Method) -> None:
 def _set_model(table: Table, model: str | Callable[..., nn.Module]) -> None:
     if isinstance(model, nn.Module):
         raise ConfigError(
-            "model: give a function that builds the network, or its class, and not the network: each run builds its "
-            "own, from the seed"
+            "model: give a class or a function that builds the network, not the network itself: each run builds "
+            "its own from the seed"
         )
     name = model if isinstance(model, str) else named(model, where="model")
     inner = table.setdefault("model", {})
@@ -107,13 +109,13 @@ def _set_model(table: Table, model: str | Callable[..., nn.Module]) -> None:
 
 
 def recipes() -> dict[str, Path]:
-    """The recipes that come along, by name."""
+    """The bundled recipes, by name."""
     folder = Path(str(resources.files("fedclass") / "recipes"))
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
 def read_recipe(recipe: str | None) -> tuple[str, Table]:
-    """Its name and its tables, with whole paths."""
+    """Its name and its tables, with absolute paths."""
     if recipe is None:
         return "settings", {}
     path, table = read_file(recipe)
@@ -130,23 +132,23 @@ def read_recipe(recipe: str | None) -> tuple[str, Table]:
 
 
 def read_file(recipe: str) -> tuple[Path, Table]:
-    """The file of a recipe and all that is in it."""
+    """The path of a recipe and its content."""
     known, path = recipes(), Path(recipe)
     if recipe in known and not path.is_file():
         path = known[recipe]
     try:
         table = read_toml(path)
     except OSError as error:
-        hint = did_you_mean(recipe, known) or f"recipes that come along: {', '.join(known)}"
+        hint = did_you_mean(recipe, known) or f"bundled recipes: {', '.join(known)}"
         if recipe == "default":  # its former name
-            hint = "the demonstration's is called demo; without a recipe, every key has its default"
+            hint = "the demonstration's recipe is now called demo; without a recipe, every key has its default"
         raise ConfigError(f"{recipe}: cannot read the recipe ({error.strerror}); {hint}") from error
     return path, table
 
 
 @cache
 def _hint(line: str) -> None:
-    """Say it once, beside whatever the command prints."""
+    """Print a line to stderr, once per process."""
     print(line, file=sys.stderr)
 
 
@@ -161,7 +163,7 @@ def experiment(table: Mapping[str, Any], *, where: str = "recipe") -> Experiment
     if isinstance(memory, dict) and "per_class" in memory:
         if "per_client" in memory:
             raise ConfigError(f"{where} [memory]: give per_client or per_class, not both")
-        table["memory"] = {**memory, "per_client": None}  # one budget takes the place of the other's default
+        table["memory"] = {**memory, "per_client": None}  # a given budget replaces the default of the other
     sections = {name: read_table(kind, table.pop(name, {}), f"{where} [{name}]") for name, kind in SECTIONS.items()}
     method_table = table.pop("method", {})
     if not isinstance(method_table, dict):
@@ -173,7 +175,7 @@ def experiment(table: Mapping[str, Any], *, where: str = "recipe") -> Experiment
         method = read_table(kind, parameters_given, f"{where} [method]")
     except FedclassError:
         raise
-    except Exception as error:  # of its own __post_init__
+    except Exception as error:  # raised by its own __post_init__
         raise ConfigError(f"{where} [method]: {kind.__name__} cannot be made: {reason(error)}") from error
     data, model = sections["data"], sections["model"]
     objects = without_file([name, model.name, data.name, data.transform])
@@ -181,7 +183,7 @@ def experiment(table: Mapping[str, Any], *, where: str = "recipe") -> Experiment
 
 
 def find_method(name: str) -> type[Method]:
-    """A method by its id, or a user's own by package.module:Class."""
+    """A method by its id, or a user's method by package.module:Class."""
     if isinstance(name, str) and ":" in name:
         found = imported(name, where="method")
         if not (isinstance(found, type) and issubclass(found, Method) and is_dataclass(found)):
@@ -192,7 +194,7 @@ def find_method(name: str) -> type[Method]:
         return found
     if name not in METHODS:
         hint = did_you_mean(str(name), METHODS) or "your own: package.module:Class"
-        raise ConfigError(f"method: unknown method {name!r}; known are {', '.join(METHODS)}; {hint}")
+        raise ConfigError(f"method: unknown method {name!r}; known methods: {', '.join(METHODS)}; {hint}")
     return METHODS[name]
 
 
@@ -204,7 +206,7 @@ def typed_overrides(overrides: Sequence[str] | Mapping[str, object]) -> list[str
 
 
 def as_override(key: str, value: object) -> str:
-    """As it would be typed; a text that could be read as something else is quoted."""
+    """An override as typed. Text that could be read as something else is quoted."""
     if isinstance(value, str):
         return f"{key}={value}" if toml_value(value) == value else f"{key}={json.dumps(value)}"
     try:
@@ -241,7 +243,7 @@ def _override(table: Table, override: str) -> None:
         if not isinstance(inner, dict):
             raise ConfigError(f"{override}: {'.'.join(sections[: at + 1])} is not a table")
     if section == "memory" and name in ("per_client", "per_class"):
-        inner.pop("per_client", None)  # the two exclude each other: the last one given counts
+        inner.pop("per_client", None)  # mutually exclusive: the last one given counts
         inner.pop("per_class", None)
     if section == "method" and name == "name" and value != inner.get("name"):
         inner.clear()

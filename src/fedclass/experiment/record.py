@@ -1,6 +1,6 @@
-"""What is written of a run: events, checkpoints, the code it ran with, tasks for later runs, the model, the summary.
+"""What is stored of a run: events, checkpoints, the code it ran with, tasks for later runs, the model, the summary.
 
-A run knows nothing of this. It tells what happens, and hands out each state that it could go on from.
+A run knows nothing about storage. It reports events, and passes on each state from which it could be resumed.
 """
 
 import contextlib
@@ -42,11 +42,11 @@ Listener = Callable[[Event], None]
 
 
 class Record:
-    """The directory of one run, as long as this process carries it out.
+    """The directory of one run while this process carries the run out.
 
-    writing: goes around whatever is written.  store: clients' states, if they are here; they are then part of the
-    checkpoints.  done: tasks that runs with the same beginning have left.  note: hears what happens, and not what is
-    told again when a run goes on.
+    writing: a context for every write.  store: the clients' states, if they are in this process; checkpoints then
+    include them.  done: cached tasks of runs that began in the same way.  note: called with new events only, not with
+    those that are repeated when a run is resumed.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Record:
         changed_code: bool,
         note: Listener = lambda _: None,
     ) -> None:
-        """Finds where the run goes on. Refuses what does not belong together: another recipe, other code or images."""
+        """Find where to resume the run. Another recipe, other code and other images are refused."""
         self.curriculum, self.directory, self.listen = curriculum, directory, listen
         self.writing, self.store, self.note = writing, store, note
         self.checkpoints = Checkpoints(directory.checkpoints)
@@ -73,17 +73,17 @@ class Record:
             self.found, self.warnings = last_whole(self.checkpoints, directory, self.made_with)
         self.parts = self._written_down(code, changed_code=changed_code)
         if done is not None and code.doubts:
-            self.warnings.append(f"no task is taken from, or kept for, other runs: {listed(code.doubts)}")
-        exact = not code.doubts and len(self.parts.known) == 1  # whoever begins anew would get the same
+            self.warnings.append(f"no task is taken from the cache or added to it: {listed(code.doubts)}")
+        exact = not code.doubts and len(self.parts.known) == 1  # a new run would get the same result
         self.done = done if exact and store is not None else None
 
     def _written_down(self, code: Sources, *, changed_code: bool) -> Parts:
-        """The code that the run is carried out with, one part after the other; this and the recipe are written."""
+        """Write the recipe, and the code of each part of the run; return the latter."""
         parts, changed = Parts(), list[str]()
         if self.found is not None:
             parts, changed = Parts.read(self.directory), check_code(self.directory, code, changed_code=changed_code)
         if changed:
-            self.warnings.append(f"goes on by other code than before: {listed(changed)}")
+            self.warnings.append(f"resumes with other code than before: {listed(changed)}")
         with self.writing():
             if self.found is None or differences(self.found.made_with["config"], self.made_with["config"], PLACES):
                 write_atomically(self.directory.config, self.curriculum.experiment.to_toml())
@@ -94,7 +94,7 @@ class Record:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
-        """Events can be told meanwhile; those after the last checkpoint are forgotten, and happen again."""
+        """Open the event log. Events after the last checkpoint are dropped: they will happen again."""
         with EventLog(self.directory.events, length=self.found.events if self.found else 0) as self.log:
             yield
 
@@ -105,7 +105,7 @@ class Record:
         self.listen(event)
 
     def begin(self, engine: str) -> State:
-        """Tell what has led to here, and return the state to go on from."""
+        """Repeat earlier events to the listener, and return the state to start from."""
         for event in read_events(self.directory.events):
             self.listen(event)
         if self.found is not None:
@@ -125,7 +125,7 @@ class Record:
             self.store.restore(found.clients)
 
     def keep(self, state: State) -> None:
-        """On the disk; if a task has just ended, also where other runs find it."""
+        """Write a checkpoint. If a task has just ended, also add it to the cache for other runs."""
         self._note_code()
         if self.store is None and state.task and state.weights is None:
             self._keep_end(state)
@@ -136,9 +136,9 @@ class Record:
             self._share(state)
 
     def _keep_end(self, state: State) -> None:
-        """Sites may learn for years: the model can be used after each task, and the operator can come back here."""
+        """Sites may learn for years: keep each task's model for use, and its state for the operator to return to."""
         if len(state.registry.get("sizes", ())) > state.task:
-            return  # the next task's classes have been found out, and to be here again would be to have them too
+            return  # the next task's classes are known already
         assert state.last is not None
         folder = self.directory.ended(state.task)
         with self.writing():
@@ -151,7 +151,7 @@ class Record:
                 shutil.copyfile(path, folder / "model" / path.name)
 
     def _note_code(self) -> None:
-        """What the user's code was seen to read in training belongs to the run, and to no other one's first tasks."""
+        """Files that user code read in training belong to the run; its tasks then no longer go to the cache."""
         seen, news = seen_in_training(self.curriculum.experiment, self.parts.known[-1])
         if not news:
             return
@@ -159,13 +159,13 @@ class Record:
         with self.writing():
             self.parts.write(self.directory)
         if self.done is not None:
-            self.tell(Warned(message=f"no task is kept for other runs: {listed(news)}"))
+            self.tell(Warned(message=f"no further task is added to the cache: {listed(news)}"))
         self.done = None
 
     def finish(self, state: State, engine: str) -> dict[str, Any]:
-        """The summary, after the model, is the last thing that is written."""
+        """Write the model and, last of all, the summary."""
         if state.last is None:
-            raise RunError(f"{self.directory.root}: ended before its first task; nothing has been learned")
+            raise RunError(f"{self.directory.root}: ended before its first task; nothing was learned")
         model = self.curriculum.build().complete(state.last)
         summary = summarised(self.curriculum, state, model, engine)
         summary |= {"code": self.parts.known[-1].digests, "mixed_code": self.parts.mixed_code}
@@ -188,7 +188,7 @@ class Record:
     # Tasks that runs with the same beginning share.
 
     def _reused(self) -> State | None:
-        """The longest beginning that an earlier run has left behind."""
+        """The state after as many cached tasks as possible."""
         if self.done is None or self.store is None:
             return None
         found, problems = self.done.longest(self.parts.known[-1])
@@ -209,8 +209,8 @@ class Record:
             return
         try:
             self.done.add(self.parts.known[-1], state, self.store.states, self.directory.events)
-        except OSError as error:  # a full disk, or a folder that others own: this run does not need it
-            message = f"task {state.task} cannot be kept for later runs ({error}); a run without reuse does not try to"
+        except OSError as error:  # a full disk, or a folder of another user: this run does not need the cache
+            message = f"task {state.task} cannot be added to the cache ({error}); a run without reuse does not try"
             self.tell(Warned(message=message))
 
 
@@ -242,7 +242,7 @@ def introduction(curriculum: Curriculum, engine: str) -> Iterator[Event]:
 
 
 def summarised(curriculum: Curriculum, state: State, model: Tensors, engine: str) -> dict[str, Any]:
-    """model: the final one, whole."""
+    """model: the final model, including frozen tensors."""
     e, facts, sizes = curriculum.experiment, curriculum.facts(), curriculum.schedule.task_sizes
     return {
         "method": e.method_name,

@@ -1,4 +1,4 @@
-"""May a run go on, and from where?"""
+"""Whether a run can be resumed, and from which checkpoint."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -17,11 +17,11 @@ from fedclass.runs.config_file import flat
 from fedclass.runs.events import RunStarted, read_events
 from fedclass.runs.layout import RunDirectory
 
-PLACES = {"data.path", "partition.path"}  # files may have moved: what they hold is compared instead
+PLACES = {"data.path", "partition.path"}  # files may have moved, so their content is compared instead
 
 
 def circumstances(curriculum: Curriculum) -> dict[str, Any]:
-    """What every checkpoint is marked with."""
+    """What each checkpoint records about how it was made."""
     facts = curriculum.facts()
     return {
         "config": curriculum.experiment.to_tables(),
@@ -36,12 +36,12 @@ def circumstances(curriculum: Curriculum) -> dict[str, Any]:
 def last_whole(
     known: Checkpoints, directory: RunDirectory, made_with: Mapping[str, Any]
 ) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, if any; and what is wrong with newer ones."""
+    """The newest intact checkpoint, if any, and what is wrong with newer ones."""
     check_config(directory, made_with["config"])
     damage = []
     numbers = known.numbers()
     for number in reversed(numbers):
-        instead = "begins anew: there is no other" if number == numbers[0] else "going back to the one before it"
+        instead = "starting over: there is no other" if number == numbers[0] else "going back to the one before it"
         try:
             found = known.load(number)
         except OtherVersion:
@@ -56,48 +56,48 @@ def last_whole(
             continue
         differing = differences(_of_today(found.made_with["config"], number), made_with["config"])
         if differing:
-            raise RunError(f"{directory.config}: was changed after the run had begun, in {differing}; change it back")
-        if made_with["dataset_sha256"] not in ("", found.made_with["dataset_sha256"]):  # "": sites have the images
+            raise RunError(f"{directory.config}: was changed after the run began, in {differing}; change it back")
+        if made_with["dataset_sha256"] not in ("", found.made_with["dataset_sha256"]):  # "": only sites have images
             raise RunError(f"{directory.root}: the images of {made_with['config']['data']['name']} have changed since")
         if found.made_with.get("partition_sha256", made_with["partition_sha256"]) != made_with["partition_sha256"]:
             raise RunError(f"{directory.root}: the partition that partition.path names has changed since")
         if found.made_with.get("frozen_sha256", "") != made_with["frozen_sha256"]:
             raise RunError(
-                f"{directory.root}: what is frozen in {made_with['config']['model']['name']} is not what the run was "
-                f"begun with, by fedclass {found.made_with['version']}; its checkpoints hold trained weights only: put "
-                "the frozen ones back, or begin another run"
+                f"{directory.root}: the frozen weights of {made_with['config']['model']['name']} are not those with "
+                f"which the run began, under fedclass {found.made_with['version']}; checkpoints hold trained weights "
+                "only: restore the frozen ones, or start a new run"
             )
         return found, damage
     return None, damage
 
 
 def _of_today(config: Mapping[str, Any], number: int) -> Mapping[str, Any]:
-    """A recipe as it would be stored now: keys that have moved in their place, new ones with their defaults."""
+    """A recipe as this version would store it: moved keys in their new places, new keys with their defaults."""
     try:
         return experiment(config, where=f"checkpoint {number}").to_tables()
     except ConfigError as error:
-        raise RunError(f"{error}; this version cannot go on with it") from error
+        raise RunError(f"{error}; this version cannot resume it") from error
 
 
 def check_config(directory: RunDirectory, config: Mapping[str, Any]) -> str:
-    """Refuse to go on with another configuration than the run was begun with. Returns which files have moved."""
+    """Refuse to resume with another configuration than the run began with. Returns which files have moved."""
     try:
         begun_with = load(str(directory.config)).to_tables()
     except ConfigError as error:
         raise RunError(
-            f"{directory.root}: not the directory of a run that could go on{_begun_by(directory)}: {error}"
+            f"{directory.root}: not the directory of a run that can be resumed{_begun_by(directory)}: {error}"
         ) from error
     differing = differences(begun_with, config)
     if differing:
         raise RunError(
-            f"{directory.root}: was begun with another configuration; it differs in {differing}. Leave these out to go "
-            "on, or begin another run"
+            f"{directory.root}: began with another configuration; it differs in {differing}. Leave these out to "
+            "resume it, or start a new run"
         )
     return differences(begun_with, config, PLACES)
 
 
 def _begun_by(directory: RunDirectory) -> str:
-    """Which version began the run, if that is another one than this."""
+    """Which version began the run, if it was another one."""
     try:
         first = json.loads(directory.events.read_text(encoding="utf-8").partition("\n")[0])
         version = first["version"]
@@ -108,17 +108,17 @@ def _begun_by(directory: RunDirectory) -> str:
 
 
 def check_places(directory: RunDirectory, experiment: Experiment) -> None:
-    """Say what to type if the files that a run was begun with are not where they were."""
+    """If the files of a run are not where they were, say what to type."""
     for key, path in (("data.path", experiment.data.path), ("partition.path", experiment.partition.path)):
         if path and not Path(path).exists():
             raise DataError(
-                f"{directory.root}: {key} = {path}: is not there any more; if it has moved, give {key}=PLACE, and "
+                f"{directory.root}: {key} = {path}: no longer exists; if it has moved, give {key}=PLACE, and "
                 "its content is compared"
             )
 
 
 def check_data(directory: RunDirectory, setup: Setup) -> None:
-    """Refuse other images than a run was begun with."""
+    """Refuse images other than those with which a run began."""
     started = next((event for event in read_events(directory.events) if isinstance(event, RunStarted)), None)
     if started is None or started.dataset_sha256 != setup.stream.data.sha256:
         raise RunError(
@@ -136,8 +136,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], among: Collectio
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What may make the bits differ from those of an undisturbed run."""
+    """What may make the last bits differ from those of an uninterrupted run."""
     pairs = {"fedclass": (old["version"], new["version"])}
     pairs |= {key: (old["machine"].get(key), value) for key, value in new["machine"].items()}
     changed = [f"{key} was {before} and is {now}" for key, (before, now) in pairs.items() if before != now]
-    return [f"goes on elsewhere: {'; '.join(changed)}; the last bits may differ"] if changed else []
+    return [f"resumed elsewhere: {'; '.join(changed)}; the last bits may differ"] if changed else []

@@ -1,4 +1,4 @@
-"""Tasks that earlier runs have learned. Everything is seeded, so whoever begins in the same way gets the same bits."""
+"""A cache of learned tasks. Everything is seeded, so runs that begin in the same way have the same bits."""
 
 import os
 import shutil
@@ -29,21 +29,21 @@ from fedclass.runs.events import (
 )
 from fedclass.schema import json_sha256
 
-# The whole recipe is part of a key, but for these, which something else in the key stands for.
+# A key covers the whole recipe except these, which other parts of the key stand for.
 APART = {
-    "data.title": "tables say it, and nobody learns from it",
+    "data.title": "a name for tables; it does not affect training",
     "data.path": "the images themselves are hashed",
     "partition.path": "who holds which images is hashed",
-    "stream.tasks": "the sizes of the tasks so far are there; later ones do not matter yet",
-    "stream.class_order": "the classes that have arrived are there, in order",
-    "train.device": "its type is there",
-    "memory.select": "what the method makes of it is there",
+    "stream.tasks": "the key has the sizes of the tasks so far; later ones do not matter yet",
+    "stream.class_order": "the key has the classes that have arrived, in order",
+    "train.device": "the key has its type",
+    "memory.select": "the key has the selection that the method uses",
 }
 
 
 @dataclass(frozen=True)
 class Reusable:
-    """A state with what led to it. keys: of the state after each task."""
+    """A state with the events that led to it. keys: of the state after each task."""
 
     state: State
     clients: Mapping[int, ClientState]
@@ -55,7 +55,7 @@ class TaskStore(TaskCache):
     """A folder with the states of runs after each of their tasks, by the hash of all that determines them."""
 
     def longest(self, setup: Setup, code: Sources) -> tuple[Reusable | None, list[str]]:
-        """The state after as many tasks as possible; and what is wrong with those that cannot be used."""
+        """The state after as many tasks as possible, and what is wrong with entries that cannot be used."""
         keys = [key_after(setup, tasks + 1, code) for tasks in range(len(setup.stream.task_sizes))]
         problems: list[str] = []
         for tasks in range(len(keys), 0, -1):
@@ -66,7 +66,7 @@ class TaskStore(TaskCache):
             try:
                 found, events = Checkpoints(folder).load(1), list(read_events(log))
                 if log.stat().st_size != found.events:
-                    raise RunError(f"{log}: is damaged (it has not the length that it was written with)")
+                    raise RunError(f"{log}: is damaged (its length has changed)")
                 return Reusable(found.state, found.clients, events, keys), problems
             except RunError as error:
                 problems.append(f"{error}; it is not used (`fedclass cache clear` removes it)")
@@ -108,7 +108,7 @@ OF_TASKS = TaskStarted | RoundFinished | UpdateMissing | UpdateRejected | TaskFi
 
 
 def _of_the_tasks(events: Iterator[Event]) -> Iterator[Event]:
-    """Without what is said of the run as a whole."""
+    """Without events about the run as a whole."""
     begun = False
     for event in events:
         begun = begun or isinstance(event, TaskStarted)
@@ -118,7 +118,7 @@ def _of_the_tasks(events: Iterator[Event]) -> Iterator[Event]:
 
 @dataclass(frozen=True)
 class Reuse:
-    """Learned tasks, as one experiment takes and keeps them."""
+    """The cache as one experiment uses it."""
 
     tasks: TaskStore
     setup: Setup
@@ -134,7 +134,7 @@ class Reuse:
 
 
 def key_after(setup: Setup, tasks: int, code: Sources) -> str:
-    """The hash of all that a run's state after its first `tasks` tasks depends on."""
+    """The hash of everything that determines a run's state after its first `tasks` tasks."""
     e, stream = setup.experiment, setup.stream
     until = stream.classes_until(tasks - 1)
     recipe = {key: value for key, value in flat(e.to_tables()).items() if key not in APART}
@@ -159,6 +159,6 @@ def key_after(setup: Setup, tasks: int, code: Sources) -> str:
 
 
 def _begins_like_fedavg(method: Method) -> bool:
-    """One of ours that says so: what a user's class says does not count."""
+    """Whether a bundled method declares so. What a user's class declares is not relied on."""
     ours = type(method).__module__.partition(".")[0] == "fedclass"
     return ours and method.declare().begins_like_fedavg

@@ -1,6 +1,6 @@
-"""Rounds that have broken the model: how they are noticed, and what comes of it.
+"""Rounds that have broken the model: how they are detected and undone.
 
-Only where updates are guarded against ([aggregation]); in other runs a round is undone if its result is no number.
+Most checks need a defence in [aggregation]; in other runs a round is undone only if its result is not finite.
 """
 
 from collections.abc import Callable
@@ -22,13 +22,13 @@ from fedclass.rng import generator
 from fedclass.runs.events import Event, SetAside, Warned
 from fedclass.wire import Weights
 
-MOST_IMAGES = 500  # of the server's own, to see whether a model is at chance
-NOISE = 8  # images that are none
+MOST_IMAGES = 500  # of the server's own, to test whether a model is at chance
+NOISE = 8  # images of random noise
 
 
 @dataclass(frozen=True)
 class Rollback:
-    """Decides whether a round counts. test: counts of a model on images."""
+    """Decides whether a round counts. test: tests a model on images."""
 
     curriculum: Curriculum
     model: IncrementalModel
@@ -40,7 +40,7 @@ class Rollback:
         return not self.curriculum.experiment.aggregation.plain
 
     def judged(self, state: State, after: State, answers: Answers) -> State:
-        """The state after the round: with its result, without it, or without that of the round before as well."""
+        """The state after the round: with its result, without it, or without the previous round's result as well."""
         assert state.weights is not None
         assert after.weights is not None
         earlier = state.earlier
@@ -60,25 +60,25 @@ class Rollback:
         return replace(after, earlier=Earlier(state.weights, state.method, state.optimizer, loss, suspects))
 
     def asked(self, clients: list[int], state: State) -> list[int]:
-        """Without those that are set aside, as long as anybody is left."""
+        """Without clients that are set aside, unless all are."""
         return [client for client in clients if client not in state.aside] or clients
 
     def needed(self, state: State, answers: Answers) -> int:
-        """Usable updates that the round needs: one site alone, set aside or rejected, cannot end a guarded run."""
+        """How many usable updates a round needs: in a defended run, fewer if clients were set aside or rejected."""
         least = self.curriculum.experiment.server.min_updates
         if not self.guarded:
             return least
         return max(1, least - len(set(state.aside) | set(answers.rejected)))
 
     def aside(self, state: State, answers: Answers, undone: tuple[int, ...]) -> dict[int, int]:
-        """Who is not asked in the next rounds. undone: suspects of a round that was undone."""
+        """The clients not to ask in the next rounds. undone: suspects of a round that was undone."""
         if not self.guarded:
             return {}
         reasons = dict.fromkeys(undone, "its update stood out in a round that was undone")
         reasons |= dict.fromkeys(answers.rejected, "its update was rejected")
         everyone = {update.client for update in answers.used} | {*answers.rejected}
         if everyone <= reasons.keys():
-            reasons = {}  # whoever suspects all suspects nobody
+            reasons = {}  # if all are suspects, none stands out
         for client, reason in sorted(reasons.items()):
             self.tell(SetAside(task=state.task, round=state.round, client=client, rounds=ASIDE, reason=reason))
         return one_round_less(state.aside) | dict.fromkeys(reasons, ASIDE)
@@ -88,7 +88,7 @@ class Rollback:
         names = ", ".join(self.curriculum.named(client) for client in suspects)
         said = f"these stand out by size, direction or claimed examples: {names}" if names else "none stands out"
         message = (
-            f"task {state.task + 1}, round {state.round + 1}: is undone, because {fault}; the model stays as it was "
+            f"task {state.task + 1}, round {state.round + 1}: undone, because {fault}; the model stays as it was "
             f"before ({said})"
         )
         self.tell(Warned(message=message))
@@ -108,12 +108,12 @@ class Rollback:
         return None
 
     def _noise(self) -> Tensor:
-        """Images that are none, to see whether a model gives numbers at all."""
+        """Random noise, to test whether a model's outputs are finite at all."""
         height, width, _ = self.curriculum.image
         return torch.randn(NOISE, 3, height, width, generator=generator(0, "noise")).to(self.model.device)
 
 
 def _some(images: Split) -> Split:
-    """Of all classes, whichever way they are sorted."""
+    """At most MOST_IMAGES of them, evenly spaced, so that all classes are included."""
     step = max(1, len(images.labels) // MOST_IMAGES)
     return Split(images.images[::step], images.labels[::step])

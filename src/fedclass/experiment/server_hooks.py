@@ -1,4 +1,4 @@
-"""The method's hooks at the server: what they are given, and what they give back."""
+"""The method's hooks at the server: what they get, and what they return."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from fedclass.wire import Tensors, Weights, sha256
 
 
 class ServerHooks:
-    """model: the run's own, as large as the head is at the moment."""
+    """model: the global model, with its current head."""
 
     def __init__(self, curriculum: Curriculum, model: IncrementalModel) -> None:
         self.curriculum, self.model = curriculum, model
@@ -23,11 +23,11 @@ class ServerHooks:
         self._sent: tuple[str, Tensors] = "", {}  # the last broadcast
 
     def seed(self, hook: str, *where: int) -> None:
-        """Before the user's code runs here."""
+        """Seed the global random streams before user code runs."""
         seed_streams(self.experiment.seed_of("training"), "user code", "server", hook, *where)
 
     def context(self, task: int, round: int, weights: Weights, own: Tensors) -> ServerContext:
-        """What a hook is given.  own: the method's state."""
+        """What a hook gets.  own: the method's state."""
         new = self.curriculum.schedule.new_classes(task)
 
         def build() -> IncrementalModel:
@@ -52,9 +52,9 @@ class ServerHooks:
         )
 
     def call(self, hook: str, server: ServerContext, *rest: object) -> tuple[Weights, Tensors]:
-        """The weights and the state that a hook makes of the server's; RunError if they are of the wrong kind.
+        """The weights and the state that a hook returns; RunError if they are not as declared.
 
-        `start` makes a state alone.
+        `start` returns a state only.
         """
         check = Checks(self.where(server.task, server.round), self.method, RunError)
         unchanged = check.unchanged(**{"server.state": server.state, "server.weights": server.weights})
@@ -74,7 +74,7 @@ class ServerHooks:
         return f"task {task + 1}, {f'round {round + 1}' if round < rounds else 'end of the task'}"
 
     def broadcast(self, names: Sequence[str], own: Tensors) -> Tensors:
-        """The same object as before if it has the same content, so that it need not be sent again."""
+        """The same object as before if the content is the same, so that it is not sent again."""
         now = {name: own[name] for name in names if name in own}
         if sha256(now) != self._sent[0]:
             self._sent = sha256(now), now

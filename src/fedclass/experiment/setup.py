@@ -1,4 +1,4 @@
-"""From a recipe to things that exist: data found and hashed, partition drawn, model built. No training yet."""
+"""A recipe made ready to run: data found and hashed, partition drawn, model built. No training yet."""
 
 import hashlib
 from collections.abc import Collection, Mapping
@@ -31,7 +31,7 @@ from fedclass.usercode import imported, reason
 
 @dataclass(frozen=True)
 class Setup:
-    """A recipe made ready. Its stream is known from the start, and so it is its own curriculum."""
+    """A recipe made ready to run. Its stream is known from the start, so it is also the curriculum."""
 
     experiment: Experiment
     stream: Stream
@@ -68,11 +68,11 @@ class Setup:
     def counted(self, part: Part, model: IncrementalModel) -> Counts:
         """A part of an evaluation, done with this model."""
         images = self.stream.test if part.images == "test" else self.stream.validation
-        assert images is not None  # whoever asks has them too
+        assert images is not None  # parts are made only of images that exist
         e = self.experiment
         return counted(part, model, e.method, images, self.normalisation, seed=e.seed_of("training"))
 
-    # The curriculum: see there.
+    # The protocol Curriculum.
 
     @property
     def schedule(self) -> Schedule:
@@ -103,7 +103,7 @@ class Setup:
         return task < len(self.stream.task_sizes)
 
     def learners(self, task: int, round: int, tell: Tell) -> list[int]:  # noqa: ARG002
-        """Those with new data, or, if what they had before counts too, with anything."""
+        """Clients with new data; if earlier data counts too, clients with any data."""
         images = self.stream.new_images(task, round)
         if exemplars_count(self.experiment) or self.experiment.method.declare().replay == "all":
             images = images + self.stream.counts()[:, : self.stream.new_classes(task).start].sum(axis=1)
@@ -149,11 +149,11 @@ def check_device(name: str, *, where: str) -> None:
 
 
 def prepare(experiment: Experiment) -> Setup:
-    """Everything that can go wrong before training goes wrong here."""
+    """Find every mistake that can be found before training."""
     check_device(experiment.train.device, where="[train] device")
     for path, given in experiment.objects.items():
         if imported(path, where=path) is not given:
-            raise ConfigError(f"{path} was defined again since this experiment was loaded; load it again, too")
+            raise ConfigError(f"{path} was redefined since this experiment was loaded; load the experiment again")
     experiment.stream.check(experiment.train.rounds)
     data = load(
         experiment.data.name,
@@ -184,7 +184,7 @@ def prepare(experiment: Experiment) -> Setup:
 
 
 def _check_transform(setup: Setup) -> None:
-    """Show it two images."""
+    """Try the transform on two images."""
     name = setup.experiment.data.transform
     transform = find_transform(name)
     if transform is None:
@@ -195,14 +195,14 @@ def _check_transform(setup: Setup) -> None:
             transformed(images, generator(0, "transform"), transform)
     except FedclassError:
         raise
-    except Exception as error:  # it is the user's code: anything may come out of it
+    except Exception as error:  # user code may raise anything
         raise ConfigError(
             f"[data] transform: {name!r} cannot take {tuple(images.shape)} uint8 images: {reason(error)}"
         ) from error
 
 
 def shares_sha256(setup: Setup, classes: int | None = None) -> str:
-    """The hash of who holds which images, of the first `classes` classes or of all, and of these images' classes."""
+    """The hash of which client holds which images, with their classes: of the first `classes` classes, or of all."""
     stream, digest = setup.stream, hashlib.sha256()
     until = len(stream.classes) if classes is None else classes
     for share in stream.shares:

@@ -1,10 +1,10 @@
 """The code and files that a result depends on, besides recipe and data, by their SHA-256.
 
-All of fedclass that can change a result, and of a user's own method, backbone, data set or transform all modules that
-its import statements lead to, up to the standard library and installed packages. Files that such code opens are found
-by watching it: while it is imported and builds the model, and then in training, after which it is too late to look for
-a run with the same ones; images are known by their own hash. Where something may be missed there is a doubt, and a run
-with doubts takes no tasks from other runs and keeps none for them.
+This covers all of fedclass that can change a result. For a user's method, backbone, data set or transform, it covers
+all modules reached by import statements, except the standard library and installed packages. Files that such code
+opens are found by watching: while it is imported and builds the model, and during training, when it is too late to
+look for a cached task. Images have their own hash. Where something may have been missed, there is a doubt; a run with
+doubts neither uses the task cache nor adds to it.
 """
 
 import json
@@ -27,15 +27,15 @@ from fedclass.runs.layout import RunDirectory, write_atomically
 from fedclass.schema import json_sha256, read_record
 from fedclass.wire import sha256
 
-ONLY_SHOW = ("cli", "report", "sinks")  # of fedclass: they show results and make none
+ONLY_SHOW = ("cli", "report", "sinks")  # parts of fedclass that only show results
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """files: of code, by name. None: there is no file that says what is executed.  opened: other files, by path.
+    """files: hashes of code, by name; None: no file shows what is executed.  opened: hashes of other files, by path.
 
-    model: of the initial weights, frozen ones included.  own_model: whether the backbone is the user's.  doubts: why
-    results may depend on more than all this.
+    model: hash of the initial weights, frozen ones included.  own_model: whether the backbone is the user's.  doubts:
+    why results may depend on something else as well.
     """
 
     files: Mapping[str, str | None]
@@ -50,14 +50,14 @@ class Sources:
         """One hash of fedclass's code, and one of the user's code and files."""
         ours = {name: digest for name, digest in self.files.items() if name.startswith("fedclass/")}
         own = {name: digest for name, digest in self.files.items() if name not in ours}
-        content = sorted(str(digest) for digest in self.opened.values())  # wherever they are
+        content = sorted(str(digest) for digest in self.opened.values())  # regardless of their paths
         return {"fedclass": json_sha256(ours), "own": json_sha256([own, content]) if own else ""}
 
 
 def of_code(experiment: Experiment) -> Sources:
-    """As far as it is known before a model is built."""
+    """What is known before a model is built."""
     files: dict[str, str | None] = dict(_of_fedclass())
-    doubts = [f"{name} was edited after this process had begun" for name, digest in files.items() if digest is None]
+    doubts = [f"{name} was edited after this process started" for name, digest in files.items() if digest is None]
     opened: dict[str, str | None] = {}
     own_model = ":" in experiment.model.name
     classes = [kind for kind in type(experiment.method).__mro__ if not is_ours_or_python(kind.__module__)]
@@ -86,13 +86,13 @@ def of_code(experiment: Experiment) -> Sources:
 
 
 def sources(curriculum: Curriculum) -> Sources:
-    """With what the model is, and the files that it was built from."""
-    model = sha256(curriculum.build().state_dict())  # first: it is watched which files this opens
+    """The same, with the initial weights and the files that the model was built from."""
+    model = sha256(curriculum.build().state_dict())  # first, because the files this opens are watched
     return replace(of_code(curriculum.experiment), model=model)
 
 
 def seen_in_training(experiment: Experiment, known: Sources) -> tuple[Sources, list[str]]:
-    """What is known by now of the user's code, and what is new about it, in words."""
+    """What is now known about the user's code, and what is new, in words."""
     if known.digests["own"] == "":
         return known, []
     now = of_code(experiment)
@@ -102,7 +102,7 @@ def seen_in_training(experiment: Experiment, known: Sources) -> tuple[Sources, l
 
 
 def differences(then: Sources, now: Sources) -> list[str]:
-    """What has changed, in words; files that a user's code had opened then are looked at again."""
+    """What has changed, in words. Files that user code had opened are compared as well."""
     found = []
     for name in {**then.files, **now.files}:
         before, after = then.files.get(name), now.files.get(name)
@@ -111,7 +111,7 @@ def differences(then: Sources, now: Sources) -> list[str]:
         elif name not in then.files:
             found.append(f"{name} is new")
         elif before is None or after is None:
-            found.append(f"{name} has no file that would tell whether it changed")
+            found.append(f"{name} has no file to show whether it changed")
         elif before != after:
             found.append(f"{name} changed")
     for path, before in then.opened.items():
@@ -128,7 +128,7 @@ def listed(changes: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class About:
-    """For people: what a part of a run was made with, and what had changed before it began."""
+    """For people to read: what a part of a run was made with, and what had changed before it."""
 
     version: str
     commits: Mapping[str, str]
@@ -137,7 +137,7 @@ class About:
 
 @dataclass(frozen=True)
 class Parts:
-    """All of a run's, in order; the last one is what it goes on with."""
+    """The code of each part of a run, in order; the last one is in use."""
 
     known: tuple[Sources, ...] = ()
     about: tuple[About, ...] = ()
@@ -159,7 +159,7 @@ class Parts:
 
     @classmethod
     def read(cls, directory: RunDirectory) -> Self:
-        """None at all, of a run that an older version began."""
+        """Empty for a run that an older version began."""
         try:
             stored = read_record(dict[str, list[dict[str, Any]]], json.loads(directory.source.read_bytes()))
             parts = [(read_record(Sources, part), read_record(About, part)) for part in stored["parts"]]
@@ -167,31 +167,31 @@ class Parts:
             return cls()
         except (OSError, ValueError, KeyError) as error:
             raise RunError(
-                f"{directory.source}: is damaged ({error}); it says which code the run was made by"
+                f"{directory.source}: is damaged ({error}); it records the code that the run was made with"
             ) from error
         return cls(tuple(known for known, _ in parts), tuple(about for _, about in parts))
 
 
 def check_code(directory: RunDirectory, now: Sources, *, changed_code: bool) -> list[str]:
-    """What has changed since the run in this directory was carried out. Refused, unless told otherwise."""
+    """Which code has changed since the run in this directory. RunError if any has, unless changed_code is set."""
     known = Parts.read(directory).known
     if known:
         found = differences(known[-1], now)
         what = f"its code has changed: {listed(found)}"
     else:
-        found = ["an older version of fedclass did not note its code"]
-        what = f"an older version of fedclass began it, and did not note by which code (no {directory.source.name})"
+        found = ["an older version of fedclass did not record its code"]
+        what = f"an older version of fedclass began it and did not record its code (no {directory.source.name})"
     if found and not changed_code:
-        go_on = "takes it as it is" if directory.finished else "goes on all the same"
+        go_on = "accepts it as it is" if directory.finished else "resumes it anyway"
         raise RunError(
             f"{directory.root}: {what}. Change it back, or choose another directory and run it again; "
-            f"--changed-code (changed_code=True) {go_on}, and results say so"
+            f"--changed-code (changed_code=True) {go_on}, and the results say so"
         )
     return found
 
 
 def _commits(now: Sources) -> dict[str, str]:
-    """By top-level module or package, fedclass among them, where there are any."""
+    """Git commits by top-level module or package, fedclass included, where there are any."""
     tops = sorted({name.partition("/")[0].removesuffix(".py") for name in now.files})
     files = {top: getattr(sys.modules.get(top), "__file__", None) for top in tops}
     found = {top: _commit(Path(file).parent) for top, file in files.items() if file}
@@ -199,7 +199,7 @@ def _commits(now: Sources) -> dict[str, str]:
 
 
 def _commit(folder: Path) -> str | None:
-    """Of the checkout that tracks this folder's code, and whether it has changes; None without git, or a checkout."""
+    """Of the git checkout that tracks this folder's code, and whether it has changes; None if there is none."""
 
     def git(*words: str) -> str:
         command = ["git", "--no-optional-locks", "-C", str(folder), *words]
@@ -215,7 +215,7 @@ def _commit(folder: Path) -> str | None:
 
 
 def _of_fedclass() -> dict[str, str | None]:
-    """None: edited after this process had begun, so that nobody knows which code is executed."""
+    """Hashes by file. None: edited after this process started, so the executed code is unknown."""
     package = Path(fedclass.__file__).parent
     found = {}
     for path in sorted(package.rglob("*.py")):

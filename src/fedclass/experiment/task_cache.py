@@ -1,4 +1,4 @@
-"""The folder of learned tasks as people look after it: what it holds, and what may go. Read without torch."""
+"""The folder of cached tasks as people manage it: what it holds, and what can be deleted. Needs no torch."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from fedclass.data.source import cache_folder
 
 @dataclass(frozen=True)
 class Entry:
-    """For people: what is kept under a key.  time: when it was learned, in seconds since 1970."""
+    """For people to read: what is stored under a key.  time: when it was learned, in seconds since 1970."""
 
     key: str
     made_with: Mapping[str, Any]
@@ -22,13 +22,13 @@ class Entry:
 
 
 class TaskCache:
-    """Folders with the states of runs after their tasks; each is called by its key."""
+    """Folders with the states of runs after their tasks, named by their keys."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def entries(self) -> Iterator[Entry]:
-        """What is there, oldest first; damaged ones have nothing to say of themselves."""
+        """All entries, oldest first. For damaged ones, `made_with` is empty."""
         folders = [path for path in self.folder.glob("*") if path.is_dir() and path.suffix != ".part"]
         for folder in sorted(folders, key=lambda path: path.stat().st_mtime):
             size = sum(path.stat().st_size for path in folder.iterdir())
@@ -42,7 +42,7 @@ class TaskCache:
         return (self.folder / key).is_dir()
 
     def remove(self, entries: Iterable[Entry]) -> None:
-        """Each is gone for other processes at once, or is there whole."""
+        """Remove entries atomically: other processes see an entry whole, or not at all."""
         for entry in entries:
             going = self.folder / f"{entry.key}.{os.getpid()}.part"
             (self.folder / entry.key).rename(going)
@@ -56,7 +56,7 @@ class TaskCache:
 def superfluous(
     entries: Iterable[Entry], *, learned_before: float | None = None, keep_bytes: float | None = None
 ) -> list[Entry]:
-    """Entries that are older than a time, and the oldest of the others while they take more than so many bytes."""
+    """Entries older than a time, and then the oldest ones, until the rest fits into `keep_bytes`."""
     going, staying = list[Entry](), list[Entry]()
     for entry in sorted(entries, key=lambda entry: entry.time):
         old = learned_before is not None and entry.time < learned_before

@@ -41,9 +41,9 @@ from fedclass.runs.layout import RunDirectory
 from fedclass.schema import read_record
 from fedclass.wire import Weights, sha256
 
-KEY = "fedclass"  # of the description, in the metadata of model.safetensors
-EXTRAS = "extras."  # begins the names of tensors that the method needs besides the model's
-TEST_ONLY = 1e-9  # of the training images; one of each class is the least that can be loaded
+KEY = "fedclass"  # of the description in the metadata of model.safetensors
+EXTRAS = "extras."  # prefix of tensors that the method needs besides the model's
+TEST_ONLY = 1e-9  # fraction of the training images: one of each class is the least that can be loaded
 
 Picture = str | os.PathLike[str] | Image.Image | NDArray[np.uint8]
 Pictures = Picture | Iterable[Picture]
@@ -55,7 +55,7 @@ class Description:
 
     image: (H, W, C) of the training images.  mean, std: pixels in 0..1 become (x - mean) / std.  method: the recipe's
     table [method].  sha256: of all tensors in the file.  transposed: it learned from images with rows and columns
-    exchanged (data.orientation = "raw"); whoever uses it gives it upright ones.
+    exchanged (data.orientation = "raw"); images to predict are upright nevertheless.
     """
 
     version: str
@@ -148,7 +148,7 @@ class Network(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class TrainedModel:
-    """What a run has learned. `load_model` makes one."""
+    """The model that a run has learned. `load_model` returns one."""
 
     classes: tuple[str, ...]  # names, in the order of the scores
     description: Description
@@ -211,7 +211,7 @@ class TrainedModel:
         )
 
     def export(self, to: Path | str) -> float:
-        """Write the model to an ONNX file and return by how much its scores differ from these, at most.
+        """Write the model to an ONNX file and return the largest difference from this model's scores.
 
         Input "images": (N, H, W, C) uint8.  Output "scores": (N, classes) float.  Normalisation and the method's own
         way to predict are part of the graph; class names and the rest are in its metadata.
@@ -265,7 +265,7 @@ def load_model(run: Path | str) -> TrainedModel:
     problem = flaw({name: tensor for name, tensor in weights.items() if name not in model.frozen}, model.packed)
     try:
         if problem is None:
-            model.load_state_dict(weights)  # with what is frozen, which may be others by now
+            model.load_state_dict(weights)  # including frozen tensors, which may have changed since
     except RuntimeError as error:
         problem = str(error).splitlines()[-1].strip()
     if problem:
@@ -289,13 +289,13 @@ def _read(directory: RunDirectory) -> tuple[Description, dict[str, Tensor]]:
     except (SafetensorError, OSError) as error:
         raise RunError(f"{path}: is damaged ({error}); copy it again, or run {directory.config} again") from error
     if stored is None:
-        raise RunError(f"{path}: does not say for which images it is, as older versions wrote it; run it again")
+        raise RunError(f"{path}: does not describe its images, because an older version wrote it; run it again")
     try:
         description = read_record(Description, json.loads(stored))
     except ValueError as error:
         raise RunError(f"{path}: its metadata is damaged ({error})") from error
     if sha256(tensors) != description.sha256:
-        raise RunError(f"{path}: is damaged (the sha256 of its tensors is not the one it was written with)")
+        raise RunError(f"{path}: is damaged (the SHA-256 of its tensors has changed)")
     return description, tensors
 
 
@@ -313,7 +313,7 @@ def _dataset(
 ) -> tuple[ImageSet, tuple[int, int] | None]:
     """The data set, and (width, height) of a folder's first test image if that is not `size`.
 
-    A folder's images may have any sizes: they are brought to the model's as they are read.
+    Images in a folder may have any size: they are resized as they are read.
     """
     own = Path(dataset).expanduser()
     if dataset in DATASETS or ":" in str(dataset):

@@ -1,7 +1,7 @@
-"""What becomes of a round's updates before the method sees their mean: the recipe's table [aggregation].
+"""How a round's updates become their mean: the recipe's table [aggregation].
 
-Orthogonal to methods: `ServerContext.mean` is an Aggregation. Only weights pass through here; what a method uploads
-besides (SCAFFOLD's control variates, FedICARL's class means) does not.
+Independent of methods: `ServerContext.mean` is an Aggregation. Only weights pass through here; other uploads of a
+method (SCAFFOLD's control variates, FedICARL's class means) do not.
 """
 
 import math
@@ -19,7 +19,7 @@ from fedclass.models.head import in_head
 from fedclass.models.weights import Layout, Packed, weighted_mean
 from fedclass.wire import Update, Weights
 
-# Of the geometric median: nu as a part of the largest distance, the change of weights at which it ends, its most steps.
+# Geometric median: nu relative to the largest distance, the change of weights at which it stops, the most steps.
 SMOOTHED, CLOSE, MOST_STEPS = 1e-6, 1e-10, 10_000
 STANDS_OUT = 3.0  # times the median
 CLIP_NORM = 1.0  # times the median
@@ -54,7 +54,7 @@ class AggregationSettings:
     ] = None
 
     def among_strangers(self) -> "AggregationSettings":
-        """With defences on, where the recipe does not say: clients of a simulation are no strangers, sites are."""
+        """With defences on, unless the recipe says otherwise: sites may be hostile, simulated clients are not."""
         clip = CLIP_NORM if self.clip_norm is None else self.clip_norm
         return replace(self, clip_norm=clip, screen=True if self.screen is None else self.screen)
 
@@ -65,7 +65,7 @@ class AggregationSettings:
 
 
 def guarded_against(updates: int, share: float) -> int:
-    """f: how many of so many updates may be hostile. There is always a majority that is not."""
+    """f: how many of the updates may be hostile; always less than half of them."""
     return min(math.ceil(share * updates), (updates - 1) // 2)
 
 
@@ -113,7 +113,7 @@ def geometric_median(rows: Tensor) -> Tensor:
 def multi_krum(rows: Tensor, *, hostile: float) -> Tensor:
     """The mean of the n - f rows with the lowest scores (Blanchard et al. 2017).
 
-    A row's score is the sum of squared distances to its n - f - 2 nearest others, or to the nearest if that is none.
+    A row's score is the sum of squared distances to its n - f - 2 nearest others, to one at least.
     Their proof needs n >= 2 f + 3.
     """
     n = len(rows)
@@ -148,7 +148,7 @@ def _rule(settings: AggregationSettings) -> Callable[[Tensor], Tensor]:
 
 
 def distances(weights: Weights, before: Weights) -> list[float]:
-    """How far an update is from the model that it began with: of trained parameters, of running statistics, ..."""
+    """Distance of an update from the model that it began with, for each kind of tensor: parameters, statistics, ..."""
     start = Packed.of(before)
     here = Packed.of(weights, start.layout)
     pairs = zip(here.sections, start.sections, strict=True)
@@ -164,19 +164,19 @@ def standing_out(moved: Mapping[int, Sequence[float]], examples: Mapping[int, in
 
 
 def clip_factors(norms: Sequence[float], *, most: float) -> list[float]:
-    """By what to multiply updates so that none is longer than `most` times the median length."""
+    """Factors for updates, so that none is longer than `most` times the median length."""
     limit = most * float(np.median(norms))
     return [limit / norm if norm > limit else 1.0 for norm in norms]
 
 
 class Claims(Protocol):
-    """What the server knows of a client's images besides its update."""
+    """What the server knows about a client's images besides its update."""
 
     def holds(self, client: int) -> Collection[int]:
-        """The classes that it has images of, by number."""
+        """The classes of which it has images, by number."""
 
     def most_examples(self, client: int) -> int | None:
-        """More images it cannot have, by what it has said itself; None if it has not."""
+        """The most images it can have by its own announcement; None if it has made none."""
 
 
 class Aggregation:
@@ -215,7 +215,7 @@ class Aggregation:
     def _with_guarded_head(self, mean: Packed, packed: Sequence[Packed], holders: Sequence[frozenset[int]]) -> Packed:
         """The mean, with rows of the head that are trimmed means over the holders of their class.
 
-        What `screen` does for the backbone it cannot do for the head, where honest updates go against each other.
+        `screen` looks at the backbone only: in the head, honest updates go against each other too.
         """
         rule = replace(self.settings, rule="trimmed-mean")
         robust = _combined(packed, holders, _rule(rule))
@@ -229,7 +229,7 @@ class Aggregation:
         return min([update.examples, *(limit for limit in limits if limit)])
 
     def _shortened(self, clients: Sequence[int], packed: Sequence[Packed], start: Packed) -> list[Packed]:
-        """Each kind of tensor on its own: running statistics, too long, would spoil a model as well as parameters."""
+        """Clip each kind of tensor separately: running statistics can spoil a model as parameters can."""
         assert self.settings.clip_norm
         whole = list(packed)
         found: set[int] = set()
@@ -251,7 +251,7 @@ class Aggregation:
 def _screened(packed: Sequence[Packed], start: Packed, hostile: float) -> list[int]:
     """Positions of updates whose backbone goes against the others'.
 
-    Not the head: where clients hold uneven shares of classes, honest heads go against each other as well.
+    The head is left out: where clients hold uneven shares of classes, honest heads go against each other as well.
     """
     backbones = _backbones(start.layout).items()
     parts = [torch.cat([one.sections[number].double()[places] for number, places in backbones]) for one in packed]
@@ -261,7 +261,7 @@ def _screened(packed: Sequence[Packed], start: Packed, hostile: float) -> list[i
 
 
 def _backbones(layout: Layout) -> dict[int, Tensor]:
-    """The sections that a head is part of, trained parameters mostly, and where in them the backbone's values are."""
+    """The sections that contain the head, and a mask of the backbone's values in each."""
     found = {}
     for section, rows in enumerate(_head_positions(layout)):
         if rows:
@@ -271,10 +271,10 @@ def _backbones(layout: Layout) -> dict[int, Tensor]:
 
 
 def _combined(packed: Sequence[Packed], holders: Sequence[frozenset[int]], rule: Callable[[Tensor], Tensor]) -> Packed:
-    """By the rule, each kind of tensor on its own; rows of the head over the clients that hold their class.
+    """Combine updates by the rule, each kind of tensor separately; rows of the head over clients that hold the class.
 
-    Who alone holds a class is the outlier by nature: no rule may outvote its row. Rows of a class that nobody here
-    holds are combined over all. Integers (BatchNorm's step counters) take the maximum.
+    The only holder of a class is naturally an outlier, and must not be outvoted. Rows of a class without a holder are
+    combined over all updates. Integers (BatchNorm's step counters) take the maximum.
     """
     layout = packed[0].layout
     rows_of = _head_positions(layout)
@@ -296,7 +296,7 @@ def _combined(packed: Sequence[Packed], holders: Sequence[frozenset[int]], rule:
 
 
 def _head_positions(layout: Layout) -> list[list[Tensor]]:
-    """For each section, where in it the values of each class lie."""
+    """For each section, the positions of each class's values."""
     numbers = [torch.arange(length) for _, length, _ in layout.sections]
     found: list[list[Tensor]] = [[] for _ in layout.sections]
     for name, slot in layout.slots.items():
@@ -308,7 +308,7 @@ def _head_positions(layout: Layout) -> list[list[Tensor]]:
 
 
 def _by_holders(holders: Sequence[frozenset[int]], classes: int) -> dict[tuple[int, ...], list[int]]:
-    """The classes, by the positions of the updates whose clients hold them; of all, if none does."""
+    """Classes grouped by the positions of their holders' updates; without holders, by all positions."""
     found: dict[tuple[int, ...], list[int]] = {}
     everyone = tuple(range(len(holders)))
     for label in range(classes):

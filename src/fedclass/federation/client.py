@@ -1,4 +1,4 @@
-"""A client's work: the only training loop there is, whichever method or engine runs it."""
+"""A client's work: the one training loop, for every method and engine."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +23,7 @@ from fedclass.federation.quotas import check_quotas, counted
 from fedclass.federation.selection import BY_MODEL, Selection, ranked, scores_flaw
 from fedclass.federation.server_optimizer import Weighting
 from fedclass.federation.store import ClientState, ClientStore, Kept
+from fedclass.federation.teacher import INFERENCE_BATCH, Teacher
 from fedclass.federation.train_settings import TrainSettings, chosen_device
 from fedclass.losses import log_prior
 from fedclass.methods.base import Batch, ClientContext, Method, Outcome, Progress, Rates, no_task_data
@@ -32,8 +33,7 @@ from fedclass.models.incremental import IncrementalModel
 from fedclass.rng import array_generator, generator, seed_streams
 from fedclass.wire import Job, Tensors, Update, Weights
 
-INFERENCE_BATCH = 256
-MOST_PREPARED = 1 << 30  # bytes of normalised images that are kept for a round; more are normalised batch by batch
+MOST_PREPARED = 1 << 30  # bytes of normalised images kept for a round; beyond that, they are normalised per batch
 
 
 def _purpose(job: Job) -> tuple[object, ...]:
@@ -41,10 +41,10 @@ def _purpose(job: Job) -> tuple[object, ...]:
 
 
 class Client:
-    """Does any client's jobs, one after the other, on one resident model.
+    """Does the jobs of any client, one after the other, on one resident model.
 
-    All state that outlives a job is in the store; everything else here is derived from the job and can be dropped.
-    Global streams of random numbers are seeded before any of the user's code runs; whoever calls may restore them.
+    All state that outlives a job is in the store; everything else is derived from the job and can be dropped.
+    Global random streams are seeded before any user code runs; the caller may restore them.
     """
 
     def __init__(
@@ -73,11 +73,9 @@ class Client:
         self.model = build().to(self.device)
         self.normalisation, self.transform = self.model.normalisation or normalisation, transform
         self._vary = partial(varied, augment=train.augment, transform=transform, normalisation=self.normalisation)
-        self.teacher = build().to(self.device).eval() if self.declared.teacher else None
+        self.teacher = Teacher(build().to(self.device)) if self.declared.teacher else None
         self._images = torch.from_numpy(stream.train.images)
         self._targets = torch.from_numpy(stream.train.labels)
-        self._loaded: Weights | None = None  # what self.teacher holds
-        self._cached_logits: dict[int, Tensor] = {}  # of self.teacher, per client
 
     def run(self, job: Job) -> Update:
         if (fault := frozen_flaw(job, self.model)) is not None:
@@ -233,7 +231,7 @@ class Client:
             self.store.save(job.client, replace(state, method=Kept(kept, self.model.classes)))
 
     def _checked(self, job: Job, hook: str, tensors: Tensors, specs: Specs, rows: int | None = None) -> Tensors:
-        """What a hook has returned, copied to the CPU; ClientError if it is not as declared."""
+        """What a hook returned, copied to the CPU; ClientError if it is not as declared."""
         Checks(job.where, self.method).tensors(hook, tensors, specs, Sizes.of(self.model), rows=rows, every=True)
         return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
 
@@ -245,7 +243,7 @@ class Client:
     def _batches(self, job: Job, index: Index, context: ClientContext, epochs: int) -> Iterator[Batch]:
         """`epochs` passes over the images, each in a new order, with the teacher's logits beside them."""
         if not len(index):
-            return  # torch would split no images into one empty batch
+            return  # torch would split an empty index into one empty batch
         rng = generator(self.seed, "client", job.client, "task", job.task, "round", job.round)
         images, targets = torch.from_numpy(index), self._targets[torch.from_numpy(index)]
         vary = self.train.augment != "none" or self.transform is not None
@@ -261,49 +259,34 @@ class Client:
                 previous: Tensor | None = None
                 if logits is not None:
                     previous = logits[chosen.to(self.device)]
-                elif self._loaded is not None:
-                    previous = self._taught(inputs)
+                elif self.teacher is not None and self.teacher.loaded:
+                    previous = self.teacher(inputs)
                 yield Batch(inputs, targets[chosen].to(self.device), previous)
 
     def _task_data(self, new: Index, size: int) -> Iterator[Batch]:
-        """New images as they are: no augmentation, no teacher, in the order in which they came."""
+        """New images without augmentation or teacher, in file order."""
         for part in torch.from_numpy(new).split(size) if len(new) else ():
             images = as_input(self._normalised(part)).to(self.device)
             yield Batch(images, self._targets[part].to(self.device), None)
 
     def _teacher_logits(self, job: Job, prepared: Tensor | None, context: ClientContext) -> Tensor | None:
-        """(n, g), of all of the client's images at once, where they are the same in every epoch.
+        """(n, g), for all of the client's images at once, if they are the same in every epoch."""
+        if self.teacher is None:
+            return None
+        self.teacher.load(self._teacher_weights(job, context))
+        if prepared is None or not self.teacher.loaded:
+            return None
+        return self.teacher.logits(prepared, client=job.client, task=job.task, seed=self.seed)
 
-        The previous task's model does not change, so its logits are kept until more images arrive.
-        """
-        weights = job.teacher
+    def _teacher_weights(self, job: Job, context: ClientContext) -> Weights | None:
         if self.declared.teacher == "received" and job.task > 0:
-            old = self.stream.classes_until(job.task - 1)
-            weights = with_first_classes(job.weights, old)
-        elif self.declared.teacher == "own":
+            return with_first_classes(job.weights, self.stream.classes_until(job.task - 1))
+        if self.declared.teacher == "own":
             self._seed(job)
             weights = self.method.teacher(context)
             Checks(job.where, self.method).teacher(weights, self.model.packed)
-        if self.teacher is None or weights is None:
-            self._loaded = None
-            return None
-        if weights is not self._loaded:
-            self.teacher.load(weights)
-            self._loaded = weights
-            self._cached_logits.clear()
-        if prepared is None:
-            return None
-        if len(self._cached_logits.get(job.client, ())) != len(prepared):
-            seed_streams(self.seed, "teacher", "client", job.client, "task", job.task)
-            parts = [self._taught(as_input(part).to(self.device)) for part in prepared.split(INFERENCE_BATCH)]
-            self._cached_logits[job.client] = torch.cat(parts)
-        return self._cached_logits[job.client]
-
-    @torch.no_grad()
-    def _taught(self, inputs: Tensor) -> Tensor:
-        assert self.teacher is not None
-        logits: Tensor = self.teacher(inputs)
-        return logits
+            return weights
+        return job.teacher
 
     # Exemplars.
 
@@ -335,7 +318,7 @@ class Client:
         return state
 
     def _remember(self, job: Job, state: ClientState, tasks: int) -> ClientState:
-        """The state with the exemplars of all tasks before `tasks`, saved."""
+        """Choose exemplars of all tasks before `tasks`; save and return the state."""
         exemplars = state.exemplars
         check_quotas(job, self.memory)
         for task in range(state.tasks, tasks):
@@ -359,7 +342,7 @@ class Client:
 
     @torch.no_grad()
     def _annotated(self, job: Job, before: ClientState, exemplars: Exemplars) -> Tensors:
-        """Rows for these exemplars: those of images that were kept go along, new images get theirs now."""
+        """Rows for these exemplars: kept images keep theirs, new images get theirs now."""
         place = {image: at for at, image in enumerate(before.exemplars.index.tolist())}
         after = exemplars.index.tolist()
         kept = [(at, place[image]) for at, image in enumerate(after) if image in place]
@@ -395,7 +378,7 @@ class Client:
         return rows
 
     def _importance(self, job: Job, exemplars: Exemplars, arrived: Index) -> dict[int, float]:
-        """Of each image that has arrived, as the method says."""
+        """The method's score of each image that has arrived."""
         context = self._context(job, ClientState(exemplars=exemplars), arrived)
         scores = self.method.importance(replace(context, task_data=lambda size: self._task_data(arrived, size)))
         if (fault := scores_flaw(scores, len(arrived))) is not None:

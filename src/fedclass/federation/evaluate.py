@@ -1,4 +1,4 @@
-"""How good the global model is: counts, from which every metric is derived."""
+"""Counts of predictions of the global model, from which every metric is derived."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,8 +31,8 @@ Counts = NDArray[np.int64]  # (classes, classes): rows are the truth
 class Part:
     """One batch of an evaluation after a task, or within it.
 
-    Which images it has depends on nothing but the model's classes, and counts are whole numbers: they add up to the
-    same, whoever does which.
+    Its images depend on the model's classes alone, and counts are whole numbers, so the sum does not depend on which
+    process counts which part.
 
     images: which ones.  number: of the batch, from 0.  broadcast: what the method predicts with.  frozen: as in a Job.
     """
@@ -57,7 +57,7 @@ def scores(
     images: Tensor,
     normalisation: tuple[Sequence[float], Sequence[float]],
 ) -> Tensor:
-    """(B, H, W, C) uint8 images to (B, classes) scores, the highest wins. A backbone's own normalisation goes first."""
+    """(B, H, W, C) uint8 images to (B, classes) scores. A backbone's own normalisation replaces the data set's."""
     inputs = normalise(images, *(model.normalisation or normalisation))
     made = method.predict(model, as_input(inputs).to(model.device), state)
     shape = (images.shape[0], model.classes)  # len() would fix the size of batches in an exported graph
@@ -83,15 +83,17 @@ def counted(
     *,
     seed: int,
 ) -> Counts:
-    """What `confusion` would count in this part of the images."""
+    """The counts of one part of an evaluation."""
     if (fault := frozen_flaw(part, model)) is not None:
         raise RunError(f"{part.where}: {fault}")
     with failures_named(part.where, method, RunError), model.frozen_kept():
         model.load(part.weights)
         seed_streams(seed, "user code", "evaluate", "task", part.task, part.images, part.number)
-        return _counted(
-            model, method, part.broadcast, split, _batches(split, model.classes)[part.number], normalisation
-        )
+        batch = _batches(split, model.classes)[part.number]
+        try:
+            return _counted(model, method, part.broadcast, split, batch, normalisation)
+        except RunError as error:
+            raise RunError(f"{part.where}: {error}") from error
 
 
 def confusion(
@@ -101,10 +103,10 @@ def confusion(
     test: Split,
     normalisation: tuple[Sequence[float], Sequence[float]],
 ) -> Counts:
-    """(classes, classes): how many test images of each class (row) were taken for each (column).
+    """(classes, classes): how many test images of each class (row) were predicted as each class (column).
 
     All classes that the model has met are tested, and all of them compete. test: images with their classes, numbered
-    in order of arrival; -1 for others.
+    in order of arrival; -1 marks images of other classes.
     """
     total = np.zeros((model.classes, model.classes), np.int64)
     for batch in _batches(test, model.classes):
@@ -113,7 +115,7 @@ def confusion(
 
 
 def _batches(split: Split, classes: int) -> list[Index]:
-    """The images of the first `classes` classes, a batch after the other."""
+    """The images of the first `classes` classes, in batches."""
     index = np.flatnonzero((split.labels >= 0) & (split.labels < classes))
     return [index[start : start + BATCH] for start in range(0, len(index), BATCH)]
 

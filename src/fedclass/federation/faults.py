@@ -1,4 +1,4 @@
-"""Clients that fail, as they do in the field: some do not answer in a round, some do less than was asked."""
+"""Simulated faults: some clients do not answer in a round, some do less work than asked."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ def dropped_out(settings: FaultSettings, asked: Sequence[int], *, seed: int, tas
 
 
 def epochs_done(settings: FaultSettings, epochs: int, *, seed: int, client: int, task: int, round: int) -> int:
-    """All of the epochs, or those that a straggler manages: 1 to epochs - 1, each as likely as the others."""
+    """All epochs, or for a straggler 1 to epochs - 1 of them, drawn uniformly."""
     if not settings.stragglers:
         return epochs
     rng = array_generator(seed, "straggler", "client", client, "task", task, "round", round)

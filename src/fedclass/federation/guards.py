@@ -1,4 +1,4 @@
-"""What a server can tell of hostile updates without seeing an image: who points away, and when a model is lost."""
+"""Signs of hostile updates that need no images: who points away, and when a model is lost."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,17 +11,17 @@ from fedclass.models.incremental import IncrementalModel
 from fedclass.wire import Weights
 
 ASIDE = 5  # rounds that a suspect is not asked
-RISE = 1.5  # times the median loss of the round before: the model that clients were sent is no longer what it was
-ALIKE = 1e-5  # outputs for different images that differ by less than this part of their size are the same
+RISE = 1.5  # times the median loss of the previous round: then the model that was sent has been spoilt
+ALIKE = 1e-5  # relative difference below which outputs for different images count as equal
 IDLE = 0.1  # of the median length
-OWN_WORK = 3  # without so many updates there is no majority to agree with
+OWN_WORK = 3  # fewer updates have no majority to agree with
 
 
 def agreement(moves: Tensor) -> Tensor:
     """How far each update goes the way of the others: the median over j != i of cos(m_i, m_j).
 
-    moves: (n, P), from the model that was sent.  Returns (n,). A median, so that less than half of them decide nothing.
-    Whoever hardly moves, a tenth of the median length, takes a free ride and holds the others up: -1.
+    moves: (n, P), from the model that was sent.  Returns (n,). A median, so that fewer than half cannot decide it. An
+    update shorter than a tenth of the median length contributes nothing and slows the others down: it gets -1.
     """
     units = torch.nn.functional.normalize(moves, dim=1)
     n = len(moves)
@@ -32,7 +32,7 @@ def agreement(moves: Tensor) -> Tensor:
 
 
 def pointing_away(agreements: Tensor, *, most: int) -> list[int]:
-    """Positions of updates that go against the others, if most go the same way; at most so many, the worst."""
+    """Positions of updates that go against the others, if most go the same way: the `most` worst at most."""
     if float(agreements.quantile(0.5)) <= 0:
         return []
     found = torch.argsort(agreements, stable=True)[:most]
@@ -41,7 +41,7 @@ def pointing_away(agreements: Tensor, *, most: int) -> list[int]:
 
 @torch.no_grad()
 def constant(model: IncrementalModel, weights: Weights, images: Tensor) -> bool:
-    """Whether the outputs are the same for all of these (different) images: the model looks at none of them."""
+    """Whether the outputs are the same for all of these (different) images, so that the model ignores its input."""
     model.load(weights)
     outputs = model.eval()(images).double()
     spread = (outputs - outputs[0]).abs().max()
@@ -49,8 +49,8 @@ def constant(model: IncrementalModel, weights: Weights, images: Tensor) -> bool:
 
 
 def at_chance(confusion: np.ndarray) -> bool:
-    """Whether a model tells classes no better than one that does not look: no more right than the largest class,
-    and no more than three standard deviations above an even guess.
+    """Whether a model is no better than a guess: not above the share of the largest class, or within three standard
+    deviations of an even guess.
     """
     images, classes = int(confusion.sum()), len(confusion)
     if images == 0 or classes < 2:
@@ -61,10 +61,10 @@ def at_chance(confusion: np.ndarray) -> bool:
 
 
 def lost(losses: Sequence[float], before: float | None, *, classes: int) -> bool:
-    """Whether losses, which clients report of the model that they were sent, say that the round before has spoilt it.
+    """Whether the losses that clients report for the received model show that the previous round has spoilt it.
 
-    Their median, so that less than half of the clients cannot make it up: 1.5 times the median of the round before, and
-    no better than guessing, log(classes).
+    Their median counts, so that fewer than half of the clients cannot fake it. It must be above 1.5 times the previous
+    round's median, and no better than guessing, log(classes).
     """
     if before is None or len(losses) < OWN_WORK:
         return False

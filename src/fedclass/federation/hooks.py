@@ -1,4 +1,4 @@
-"""What goes wrong in a method's hook, in one message: where, method, hook, what was expected, and the user's line."""
+"""Errors in a method's hooks, in one message: where, method, hook, what was expected, and the user's line."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -15,14 +15,19 @@ from fedclass.models.weights import flaw, form_flaw
 from fedclass.usercode import frames_of, reason
 from fedclass.wire import Tensors, Weights
 
-OUTSIDE = ("fedclass.experiment", "fedclass.engines", "fedclass.runs", "fedclass.deploy")  # no hook's own business
+OUTSIDE = (
+    "fedclass.experiment",
+    "fedclass.engines",
+    "fedclass.runs",
+    "fedclass.deploy",
+)  # not part of a hook
 
 
 @contextlib.contextmanager
 def failures_named(where: str, method: Method, kind: type[FedclassError] = ClientError) -> Iterator[None]:
-    """Methods, backbones and transforms may be the user's: whatever comes out of them says where it came from.
+    """Methods, backbones and transforms may be user code: name the place of every exception they raise.
 
-    At the server, a hook waits for updates: what goes wrong in getting them, or in a listener, is not the hook's.
+    At the server, a hook waits for updates. An error in fetching them, or in a listener, is not blamed on the hook.
     """
     try:
         yield
@@ -43,7 +48,7 @@ def _is_outside(frame: FrameType) -> bool:
 
 @dataclass(frozen=True)
 class Checks:
-    """Of what a method's hooks return and change. where: of the job or round; kind: what is raised."""
+    """Checks of what a method's hooks return and change. where: names the job or round.  kind: the error to raise."""
 
     where: str
     method: Method
@@ -54,7 +59,9 @@ class Checks:
             raise self.kind(f"{self.where}: {type(self.method).__name__}.{hook}: {fault}")
 
     def _refuse_unless(self, fits: bool, hook: str, expected: str, value: object) -> None:
-        self._refuse(hook, None if fits else f"must return {expected}; it returned {found(value)}")
+        self._refuse(
+            hook, None if fits else f"must return {expected}; it returned {found(value, gradient=hook == 'loss')}"
+        )
 
     def loss(self, value: object) -> None:
         if not isinstance(value, Tensor) or value.ndim or not value.requires_grad:
@@ -71,7 +78,7 @@ class Checks:
         self._refuse_unless(isinstance(value, Outcome), "end_round", "an Outcome", value)
 
     def teacher(self, value: object, model: Weights) -> None:
-        """The model, with as many classes or fewer."""
+        """Weights of the model, with the same number of classes or fewer."""
         self._refuse_unless(value is None or isinstance(value, Mapping), "teacher", "weights by name, or None", value)
         if isinstance(value, Mapping):
             known = value.keys() == model.keys()
@@ -80,31 +87,31 @@ class Checks:
     def tensors(
         self, hook: str, value: Tensors, specs: Specs, sizes: Sizes, *, rows: int | None = None, every: bool = False
     ) -> None:
-        """As declared."""
+        """Tensors must be as declared."""
         self._refuse(hook, misfit(value, specs, sizes, rows=rows, every=every))
 
     def weights_and_state(self, hook: str, value: object, like: Weights, *, sane: bool = True) -> None:
-        """sane: numbers, too, must be such that the model works."""
+        """sane: values must be finite and of plausible size, too."""
         pair = isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], Mapping)
         self._refuse_unless(pair, hook, "a pair, the model's weights and the method's state", value)
         if isinstance(value, tuple):
             self._refuse(hook, flaw(value[0], like) if sane else form_flaw(value[0], like))
 
     def unchanged(self, **groups: Tensors) -> Callable[..., None]:
-        """To be called with the names of the hooks that have seen these tensors since.
+        """Returns a check, to be called with the names of the hooks that have seen these tensors since.
 
-        Others will get the same ones: in another process a hook changes a copy, and results would differ.
+        The tensors are shared with other clients. In another process a hook would change a copy, and results differ.
         """
 
         def versions() -> dict[str, int]:
-            """How often each tensor has been changed in place; torch counts."""
+            """How often each tensor was changed in place, as counted by torch."""
             return {f"{group}[{name!r}]": t._version for group, named in groups.items() for name, t in named.items()}
 
         before = versions()
 
         def check(*hooks: str) -> None:
             changed = [name for name, version in versions().items() if before.get(name, version) != version]
-            if changed:  # tensors of a model lie in one piece, and are counted together
+            if changed:  # the tensors of a model share one storage and one counter
                 what = changed[0] if len(changed) == 1 else changed[0].partition("[")[0]
                 self._refuse(" or ".join(hooks), f"changes {what} in place; change a clone() of it, and return that")
 

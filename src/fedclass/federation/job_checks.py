@@ -15,11 +15,11 @@ class Asked(Protocol):
 
 
 def frozen_flaw(job: Asked, model: IncrementalModel) -> str | None:
-    """Why weights for the server's model are of no use to this one, or None."""
+    """Why the server's weights do not fit this model, or None."""
     if job.frozen == model.frozen_sha256:
         return None
     ours, theirs = (digest[:12] or "none" for digest in (model.frozen_sha256, job.frozen))
     return (
-        f"what is frozen in the model differs from the server's (SHA-256 {ours} here, {theirs} there); build it from "
+        f"the frozen part of the model differs from the server's (SHA-256 {ours} here, {theirs} there); build it from "
         "the same file, with the same normalisation"
     )

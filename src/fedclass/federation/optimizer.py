@@ -1,4 +1,4 @@
-"""How clients step: the recipe's table [optimizer], its schedule, and the groups of parameters that it treats apart."""
+"""The clients' optimizer: the recipe's table [optimizer], its schedule, and its parameter groups."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from fedclass.models.incremental import IncrementalModel
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
-    """Table [optimizer]: of clients. It begins without memory in every round."""
+    """Table [optimizer]: of clients. Its state is reset in every round."""
 
     name: Annotated[Literal["sgd", "adamw"], Field(description="adamw: Loshchilov and Hutter 2019")] = "sgd"
     learning_rate: Annotated[float, Field(gt=0, description="as a task begins")] = 0.01
@@ -41,7 +41,7 @@ class OptimizerSettings:
         return self.name == "sgd" and self.clip == 0 and self.head_rate == 1
 
     def rates(self, progress: Progress) -> Rates:
-        """Of a round, before the method has its say."""
+        """Of a round, before the method may change them."""
         return Rates(scheduled(self, progress), self.momentum, self.weight_decay)
 
 
@@ -61,14 +61,14 @@ def scheduled(settings: OptimizerSettings, progress: Progress) -> float:
 
 
 class Steps:
-    """The optimizer of one client in one round. It moves parts of the model's long tensors, whose gradient is one."""
+    """The optimizer of one client in one round. It updates the model's packed tensors, or parts of them."""
 
     def __init__(self, settings: OptimizerSettings, model: IncrementalModel) -> None:
         self.settings, self.model = settings, model
         self._optimizer = _optimizer(settings, _groups(settings, model))
 
     def set(self, rates: Rates) -> None:
-        """No state is lost on a change."""
+        """Change the rates; the optimizer's state is kept."""
         for group in self._optimizer.param_groups:
             group["lr"] = rates.learning_rate * group["factor"]
             group["weight_decay"] = rates.weight_decay if group["decays"] else 0.0
@@ -91,7 +91,7 @@ class Steps:
 
 
 def _groups(settings: OptimizerSettings, model: IncrementalModel) -> list[dict[str, Any]]:
-    """Groups for torch's optimizers: one of whole sections, unless the settings treat some parameters apart."""
+    """Groups for torch's optimizers: a single one, unless the settings treat some parameters differently."""
     if settings.head_rate == 1 and settings.decay_all:
         return [{"params": model.movable, "factor": 1.0, "decays": True}]
 

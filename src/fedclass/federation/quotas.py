@@ -1,4 +1,4 @@
-"""Exemplars divided by the server (memory.quota = "balanced"): what clients say for it, and what comes back."""
+"""Exemplar quotas set by the server (memory.quota = "balanced"): what clients report, and what they get."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from fedclass.errors import ClientError
 from fedclass.methods.declare import Sizes, Spec, misfit
 from fedclass.wire import Job, Update
 
-# Images of each class that a client could keep, and how many it would keep in all.
+# How many images of each class a client could keep, and its budget in all.
 AVAILABLE = {"available": Spec(("classes",), torch.int64), "budget": Spec((), torch.int64)}
 MOST = 2**40  # no client has more images
 
@@ -36,20 +36,23 @@ def counted(
 def check_quotas(job: Job, memory: MemorySettings) -> None:
     """A client keeps no more than its own budget, whatever the server says."""
     if job.quotas is not None and sum(job.quotas) > (memory.per_client or 0):
-        raise ClientError(f"{job.where}: quotas of {sum(job.quotas)} exemplars, and {memory.per_client} may be kept")
+        raise ClientError(
+            f"{job.where}: the server's quotas add up to {sum(job.quotas)} exemplars, but memory.per_client is "
+            f"{memory.per_client}"
+        )
 
 
 def counts_flaw(update: Update, sizes: Sizes) -> str | None:
-    """Why the server will not use such an answer, or None."""
+    """Why the server rejects such an answer, or None."""
     if (fault := misfit(update.extras, AVAILABLE, sizes, every=True)) is not None:
         return fault
     if any(bool((part < 0).any() or (part > MOST).any()) for part in update.extras.values()):
-        return "counts of images that are not counts"
+        return "image counts are negative or too large"
     return None
 
 
 def divided(answers: Iterable[Update], per_client: int) -> dict[int, tuple[int, ...]]:
-    """How many exemplars of each class each client that has answered may keep; none more than `per_client` in all."""
+    """How many exemplars of each class each answering client may keep; at most `per_client` in all."""
     said = sorted(answers, key=lambda update: update.client)
     if not said:
         return {}

@@ -12,7 +12,7 @@ from fedclass.data.memory import HERDING, Select, herd
 from fedclass.data.partition import Index
 
 Selection = Select | Literal["own"]  # own: by the method's `importance`
-BY_MODEL = (*HERDING, "own")  # those that look at the task's final model
+BY_MODEL = (*HERDING, "own")  # those that need the task's final model
 
 
 def ranked(
@@ -26,8 +26,8 @@ def ranked(
 ) -> Index:
     """The `count` most important images of a class, in order.
 
-    rng: for "random".  features: (n, D) rows of unit length, for herding.  importance: of each image, for "own"; of
-    equally important ones, the first.
+    rng: for "random".  features: (n, D) rows of unit length, for herding.  importance: of each image, for "own"; ties
+    go to the first.
     """
     match select:
         case "first":
@@ -44,7 +44,7 @@ def ranked(
 
 
 def scores_flaw(scores: Tensor, images: int) -> str | None:
-    """Why a method's `importance` is of no use, or None."""
+    """Why a method's `importance` cannot be used, or None."""
     if scores.shape != (images,):
-        return f"{tuple(scores.shape)} instead of a number for each of {images} images"
-    return None if bool(torch.isfinite(scores).all()) else "numbers that are NaN or infinite"
+        return f"must return one number for each of {images} images; it returned {tuple(scores.shape)}"
+    return None if bool(torch.isfinite(scores).all()) else "returned values that are NaN or infinite"

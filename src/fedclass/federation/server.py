@@ -1,4 +1,4 @@
-"""The server's part of a round: whom to ask, and what to make of the answers."""
+"""The server's part of a round: whom to ask, and which answers can be used."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ from fedclass.wire import Job, Update, Weights
 
 
 def sample(clients: Sequence[int], *, participation: float, seed: int, task: int, round: int) -> list[int]:
-    """The clients of a round, in order; at least one. Which ones depends on the seed, the task and the round alone."""
+    """The clients of a round, in order; at least one. The draw depends on seed, task and round alone."""
     count = max(1, math.floor(participation * len(clients) + 0.5))
     if count >= len(clients):
         return sorted(clients)
@@ -28,7 +28,7 @@ def sample(clients: Sequence[int], *, participation: float, seed: int, task: int
 
 @dataclass(frozen=True)
 class Missing:
-    """What an engine hands on in place of an Update that has not come."""
+    """What an engine passes on in place of an Update that did not arrive."""
 
     client: int
     reason: str
@@ -37,8 +37,8 @@ class Missing:
 def breakage(model: IncrementalModel, weights: Weights, before: Weights, images: Tensor) -> str | None:
     """Why these weights would break a model that worked before, or None.
 
-    images: any at all, such as noise, for which outputs must be numbers. A model for which they never were, because
-    it wants other images, is not broken.
+    images: of any content, such as noise; outputs for them must be finite. A model whose outputs were not finite
+    before is not considered broken.
     """
     if (fault := flaw(weights, before)) is not None:
         return fault
@@ -53,11 +53,11 @@ def _gives_numbers(model: IncrementalModel, weights: Weights, images: Tensor) ->
     return bool(torch.isfinite(model.eval()(images)).all())
 
 
-MOST_EXAMPLES = 2**40  # no client has more images; a larger count would drown all others
+MOST_EXAMPLES = 2**40  # no client has more images; a larger count would outweigh all others
 
 
 def rejection(update: Update, job: Job, method: Method, sizes: Sizes) -> str | None:
-    """Why the server will not use this update, or None."""
+    """Why the server rejects this update, or None."""
     if (update.client, update.task, update.round) != (job.client, job.task, job.round):
         return f"answers for client {update.client}, task {update.task}, round {update.round}"
     fewest = 1 if job.phase == "train" else 0
@@ -101,12 +101,12 @@ def _counts_flaw(update: Update, *, classes: int) -> str | None:
 def usable(
     answers: Iterable[Update], jobs: Sequence[Job], method: Method, sizes: Sizes, reject: Callable[[int, str], None]
 ) -> Iterator[Update]:
-    """The answers that can be used, one at a time; of each other one, `reject` is told why."""
+    """The usable answers, one at a time. `reject` is called with the reason for each of the others."""
     asked = {job.client: job for job in jobs}
     for update in answers:
         job = asked.pop(update.client, None)
         if job is None:
-            reject(update.client, "was not asked, or has answered already")
+            reject(update.client, "was not asked, or has already answered")
         elif reason := rejection(update, job, method, sizes):
             reject(update.client, reason)
         else:
@@ -114,7 +114,7 @@ def usable(
 
 
 def _in_order(update: Update, job: Job, method: Method) -> Update:
-    """With tensors in the model's order, which a network does not keep: hooks may draw a number for each of them."""
+    """With tensors in the model's order, which a network does not preserve. Hooks may draw a number per tensor."""
     if job.phase == "train" and list(update.weights) != list(job.weights):
         update = replace(update, weights={name: update.weights[name] for name in job.weights})
     if job.phase in ("train", "end_task") and update.extras:

@@ -1,6 +1,6 @@
-"""What the server makes of a round's mean: the next model itself, or a step of an optimizer towards it.
+"""How the server uses a round's mean: as the next model, or as the target of an optimizer step.
 
-Orthogonal to methods: it sees the model before a round and what the method made of the updates, nothing else.
+Independent of methods: it sees only the model before a round and the method's result.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ Weighting = Literal["new-data", "with-exemplars"]
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """Table [server]: whom to ask, how an update counts, and what to make of a round's mean."""
+    """Table [server]: whom to ask, how an update counts, and how a round's mean is used."""
 
     participation: Annotated[float, Field(gt=0, le=1, description="share of clients asked in a round")] = 1.0
     weighting: Annotated[Weighting, Field(description="what counts as a client's size in the mean")] = "new-data"
@@ -43,13 +43,13 @@ class ServerSettings:
 def step(
     settings: ServerSettings, model: IncrementalModel, before: Weights, after: Weights, state: Tensors
 ) -> tuple[Weights, Tensors]:
-    """The next global model and the optimizer's state. after: what "mean" would take.
+    """The next global model and the optimizer's state. after: the model that "mean" would take.
 
     With delta = after - before, over the trained parameters; buffers are those of `after`:
 
         momentum:  m = beta * m + delta;  x = before + eta * m
         adam:      m = beta_1 * m + (1 - beta_1) * delta;  v = beta_2 * v + (1 - beta_2) * delta^2
-                   x = before + eta * m / (sqrt(v) + tau), v from tau^2 on
+                   x = before + eta * m / (sqrt(v) + tau), v starts at tau^2
     """
     if settings.optimizer == "mean":
         return after, {}

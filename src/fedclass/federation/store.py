@@ -1,4 +1,4 @@
-"""What a client keeps from task to task. The engine says where: in memory here, on the site's own disk elsewhere."""
+"""What a client keeps from task to task: in memory in a simulation, on the site's own disk in a federation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,8 +18,8 @@ class Kept:
 
 @dataclass(frozen=True)
 class ClientState:
-    """tasks: how many are over, their exemplars chosen.  rows: what the method keeps with exemplars, (m, ...), in the
-    order of `exemplars.index`.  method: its own tensors.
+    """tasks: how many have ended and have their exemplars.  rows: what the method keeps with exemplars, (m, ...), in
+    the order of `exemplars.index`.  method: the method's own tensors.
     """
 
     tasks: int = 0
@@ -34,7 +34,7 @@ class ClientStore(Protocol):
 
 
 class MemoryStore:
-    """Clients' states in a dictionary, for simulations. `changes` counts how often any of them changed."""
+    """Clients' states in a dictionary, for simulations. `changes` counts all changes."""
 
     def __init__(self) -> None:
         self.states: dict[int, ClientState] = {}

@@ -58,8 +58,8 @@ def augmented_distillation(
 
     No theta^2 factor: the paper has none. `stop_gradient` treats z as a label, although its new-class part is
     the student's own output. At one shared temperature the switch changes nothing, because the gradient
-    through z is identically zero there; at two temperatures it does. `clip_ratio` bounds p / z as the authors' release
-    does: a class of which z is (nearly) sure that it is absent then pushes no harder than log(1000).
+    through z is identically zero there; at two temperatures it does. `clip_ratio` bounds p / z as in the authors'
+    release: a class that z (nearly) rules out then contributes no more than log(1000).
 
     current: (B, g+h) logits.  previous: (B, g) logits.  Returns a scalar, never negative if z is normalised.
     """

@@ -32,15 +32,15 @@ class Analytic(FedAvg):
     """The head in closed form, on a frozen backbone: what ridge regression on all images of all clients would give.
 
     With X the features of all images and Y their one-hot labels, head = (X^T X + strength * I)^-1 X^T Y. Both products
-    are sums over images, so that clients send their parts once a task, and neither the order of tasks nor who holds
-    what matters: nothing is forgotten, and nothing is replayed. No exemplars are kept, whatever [memory] says.
+    are sums over images, so clients send their parts once per task, and neither the order of tasks nor the partition
+    matters: nothing is forgotten, and nothing is replayed. No exemplars are kept, whatever [memory] says.
 
-    Nothing is trained by steps. A task has one round of one epoch, whatever [train] says, at a learning rate of 0; the
-    loss that is told is the squared error of the head before the task's images count. The backbone must be frozen as a
-    whole (`fedclass.models.frozen.freeze`); any other is refused.
+    There are no training steps. A task has one round of one epoch, whatever [train] says, at a learning rate of 0; the
+    reported loss is the squared error of the head before the task's images count. The whole backbone must be frozen
+    (`fedclass.models.frozen.freeze`); any other backbone is refused.
 
-    The sums tell about images as a mean of features does, and more the fewer images there are: X^T X of fewer images
-    than features spans their features. Images of a class of which the client has one alone are left out of both.
+    The sums reveal as much about images as a mean of features does, and more if there are few images: with fewer
+    images than features, X^T X spans their features. If a client has only one image of a class, it leaves it out.
     """
 
     source = "ACIL: Zhuang et al., 2022, arXiv 2205.14922; AFL: He et al., 2025, arXiv 2405.16240"

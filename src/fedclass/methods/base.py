@@ -1,7 +1,7 @@
 """The contract of a method, and FedAvg, from which most methods differ in a hook or two.
 
-A method is a frozen dataclass: its fields are its parameters. Whatever else it remembers goes in and comes out of its
-hooks as tensors by name (`declare`), so that checkpoints, worker processes and sites need to know nothing about it.
+A method is a frozen dataclass: its fields are its parameters. All other state goes into its hooks and comes out of
+them as tensors by name (`declare`), so that checkpoints, worker processes and sites need not know the method.
 """
 
 from abc import ABC, abstractmethod
@@ -29,7 +29,7 @@ Normalisation = tuple[Sequence[float], Sequence[float]]  # mean and std: one val
 class Batch:
     """images: (B, 3, H, W).  labels: (B,), numbered as classes arrived.  previous: (B, g) teacher's logits, if any.
 
-    rows: what was kept with exemplars, (B, ...); only in batches of `ClientContext.replay`.
+    rows: tensors kept with exemplars, (B, ...); only in batches of `ClientContext.replay`.
     """
 
     images: Tensor
@@ -40,7 +40,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Rates:
-    """What of the optimizer's settings may change from epoch to epoch. momentum: of SGD; AdamW's beta_1."""
+    """The optimizer's settings that may change from epoch to epoch. momentum: of SGD; for AdamW, beta_1."""
 
     learning_rate: float
     momentum: float
@@ -49,7 +49,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where in a task a client is: in which epoch of which round, counted from 0."""
+    """Where in a task a client is. Rounds and epochs count from 0."""
 
     round: int
     rounds: int
@@ -62,16 +62,16 @@ def no_exemplars(count: int) -> Batch:  # noqa: ARG001
 
 
 def no_task_data(size: int) -> Iterable[Batch]:  # noqa: ARG001
-    raise ClientError("task_data is there in `end_round` and `report`, and only if `declare` says task_data=True")
+    raise ClientError("task_data is available only in `end_round` and `report`, if `declare` says task_data=True")
 
 
 @dataclass(frozen=True)
 class ClientContext:
-    """What a client's hooks may look at: g = old_classes, g + h = model.classes.
+    """What a client's hooks get: g = old_classes, g + h = model.classes.
 
     round: of the task, from 0.  task_sizes: classes that came with each task so far.  weights: the global model's, as
     this round began.  counts: (classes,) images of each class that the client holds in this job, exemplars included.
-    met: the classes of earlier tasks that it has had images of.  steps: of the optimizer in this round.  state: the
+    met: the classes of earlier tasks of which it has had images.  steps: of the optimizer in this round.  state: the
     method's own, from the client's last round.  broadcast: the method's tensors from the server.  replay(count): a
     batch of that many exemplars, drawn at random; all of them, if there are fewer.  prior: (classes,) what
     `cross_entropy` adds to logits, if it is balanced.  task_data(size): in `end_round` and `report`, if `declare` asks
@@ -99,7 +99,7 @@ class ClientContext:
 
     @cached_property
     def generator(self) -> torch.Generator:
-        """Of this client, task and round alone; on the CPU."""
+        """Seeded by this client, task and round alone; on the CPU."""
         return generator(self.seed, *self.purpose)
 
     @property
@@ -123,16 +123,16 @@ class ClientContext:
 
     @cached_property
     def received_flat(self) -> Tensor:
-        """The same as one vector, in the order of `model.flat`."""
+        """The received trained parameters as one vector, in the order of `model.flat`."""
         return self.model.flattened(self.weights)
 
 
 @dataclass(frozen=True)
 class ServerContext:
-    """What a server's hooks may look at. There is no test image among it.
+    """What a server's hooks get. Test images are not part of it.
 
     weights: the global model's, before this step.  state: the method's own.  clients: how many there are in all.
-    build: a model with all classes so far, to be loaded with weights.  mean: of updates, as the recipe says.
+    build: makes a model with all classes so far, to be loaded with weights.  mean: of updates, by the recipe's rule.
     normalisation: pixels in 0..1 become (x - mean) / std before a model sees them.
     """
 
@@ -153,7 +153,7 @@ class ServerContext:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a client's hook leaves behind: the method's new state at the client, and what goes to the server."""
+    """What `end_round` returns: the method's new state at the client, and its uploads to the server."""
 
     state: State = field(default_factory=dict)
     uploads: Tensors = field(default_factory=dict)
@@ -161,10 +161,10 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
-    """Every hook has a default but the loss. Hooks change nothing but the model they are given.
+    """Every hook except `loss` has a default. Hooks may change the model they get, and nothing else.
 
-    source: where the method comes from.  fidelity: how close it is to its authors' code, and how that is known. Each
-    class speaks for itself: neither is inherited (`own_words`).
+    source: where the method comes from.  fidelity: how close it is to its authors' code, and how that is known.
+    Neither is inherited: each class states its own (`own_words`).
     """
 
     source: ClassVar[str]
@@ -172,11 +172,11 @@ class Method(ABC):
 
     @property
     def variant_name(self) -> str:
-        """What every table says beside the method's name."""
+        """Shown beside the method's name in every table."""
         return str(getattr(self, "variant", "standard"))
 
     def declare(self) -> Declaration:
-        """What the method keeps, sends, and wants of the loop, given its parameters."""
+        """What the method keeps and sends, and what it needs from the training loop, given its parameters."""
         return Declaration()
 
     # On the client.
@@ -186,13 +186,13 @@ class Method(ABC):
         """The loss of one batch, a scalar."""
 
     def teacher(self, client: ClientContext) -> Weights | None:  # noqa: ARG002
-        """The model whose logits batches carry as `previous`, if `declare` says "own"; it may know fewer classes."""
+        """The model whose logits are `previous` in batches, if `declare` says "own". It may have fewer classes."""
         return None
 
     def rates(self, usual: Rates, *, progress: Progress) -> Rates:  # noqa: ARG002
-        """The optimizer's settings in an epoch; `usual`: as the recipe's table [optimizer] says, its schedule included.
+        """The optimizer's settings in an epoch. usual: those of the recipe's table [optimizer], after its schedule.
 
-        The optimizer's memory of earlier steps is kept.
+        The optimizer's state is kept.
         """
         return usual
 
@@ -200,22 +200,22 @@ class Method(ABC):
         """Change the gradient of a step in place: (P,), in the order of `model.flat`."""
 
     def after_step(self, client: ClientContext) -> None:  # noqa: B027
-        """May change client.model's weights in place, after every step of the optimizer. No gradient is recorded."""
+        """Called after every optimizer step; may change client.model's weights in place. No gradient is recorded."""
 
     def end_round(self, client: ClientContext) -> Outcome:
-        """After the client's last step of a round."""
+        """Called after the client's last step of a round."""
         return Outcome(client.state)
 
     def importance(self, client: ClientContext) -> Tensor:  # noqa: ARG002
-        """(n,) of each image of `client.task_data`, if `declare` says select="own": the highest of a class are kept."""
-        raise ClientError('a method that declares select="own" must say how important images are: `importance`')
+        """(n,) scores of the images of `client.task_data`, if `declare` says select="own". The highest are kept."""
+        raise ClientError('a method that declares select="own" must define `importance`')
 
     def annotate(self, client: ClientContext, images: Tensor, labels: Tensor) -> Tensors:  # noqa: ARG002
-        """What to keep with new exemplars, a row each. images: (m, 3, H, W).  labels: (m,)."""
+        """What to keep with new exemplars, one row each. images: (m, 3, H, W).  labels: (m,)."""
         return {}
 
     def report(self, client: ClientContext, exemplars: Batch) -> Tensors:  # noqa: ARG002
-        """What goes to the server at the end of a task; exemplars: all that the client keeps now. With gradients."""
+        """What goes to the server at the end of a task. exemplars: all of the client's. Gradients are enabled."""
         return {}
 
     # On the server.
@@ -225,7 +225,7 @@ class Method(ABC):
         return server.state
 
     def aggregate(self, server: ServerContext, updates: Iterable[Update]) -> tuple[Weights, State]:
-        """The next global model (Alg. 2), from this round's updates, which come in the order of clients."""
+        """The next global model (Alg. 2), from this round's updates, in the order of clients."""
         return server.mean(updates), server.state
 
     def end_rounds(self, server: ServerContext) -> tuple[Weights, State]:
@@ -233,7 +233,7 @@ class Method(ABC):
         return server.weights, server.state
 
     def end_task(self, server: ServerContext, reports: Sequence[Tensors]) -> tuple[Weights, State]:  # noqa: ARG002
-        """The global model to keep, once clients have reported; reports: what their `report` sent."""
+        """The global model to keep, once clients have reported. reports: the results of their `report`."""
         return server.weights, server.state
 
     def upload_flaw(self, uploads: Tensors) -> str | None:  # noqa: ARG002
@@ -241,11 +241,11 @@ class Method(ABC):
         return None
 
     def never_predicted(self, state: State) -> list[int]:  # noqa: ARG002
-        """Classes that predict() cannot give for want of something in the state, which is told as a warning."""
+        """Classes that `predict` cannot return because the state lacks something. They are reported in a warning."""
         return []
 
     def predict(self, model: IncrementalModel, images: Tensor, state: State) -> Tensor:  # noqa: ARG002
-        """(B, classes) scores, the highest wins. state: what `predicts_with` names; it is made by the end of a task."""
+        """(B, classes) scores, the highest wins. state: the tensors in `predicts_with`, made at the end of a task."""
         scores: Tensor = model(images)
         return scores
 
@@ -268,13 +268,13 @@ class FedAvg(Method):
 
 
 def own_words(kind: type[Method]) -> tuple[str, str]:
-    """The method's source and fidelity, as far as its own class states them."""
+    """The method's source and fidelity, if its own class states them."""
     silent = "its class does not say"
     return vars(kind).get("source", silent), vars(kind).get("fidelity", silent)
 
 
 def can_be_balanced(method: Method) -> bool:
-    """Whether train.balanced would reach its loss. A class that overrides the loss must declare it anew."""
+    """Whether train.balanced would affect its loss. A class that overrides `loss` must declare this itself."""
 
     def owner(hook: str) -> type:
         return next(kind for kind in type(method).__mro__ if hook in vars(kind))

@@ -25,8 +25,8 @@ class FineTune(FedAvg):
 class Joint(FedAvg):
     """The upper bound, and no method to deploy: FedAvg that trains on all images of all tasks so far.
 
-    It breaks the memory budget: every client replays all that it has ever had, and counts in the mean with all of it.
-    Beside methods with a budget it says how much the budget costs. Simulations only: a federation of sites refuses it.
+    It ignores the memory budget: every client replays all images it has ever had, and all of them count in the mean.
+    Beside methods with a budget, it shows what the budget costs. For simulations only: sites refuse it.
     """
 
     source = "an upper bound, no published method"

@@ -22,9 +22,7 @@ STORABLE = (*FLOATS, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a model, and of its images. parameters: elements of the flat vector of all trained parameters, padding
-    included.
-    """
+    """Of a model and its images. parameters: length of the flat vector of trained parameters, padding included."""
 
     classes: int
     features: int
@@ -34,7 +32,7 @@ class Sizes:
 
     @classmethod
     def of(cls, model: IncrementalModel, classes: int | None = None) -> "Sizes":
-        """classes: as if it had so many."""
+        """classes: as if the model had this many; default: those it has."""
         classes = model.classes if classes is None else classes
         return cls(classes, model.head.in_features, model.flat_length(classes), *model.image_size)
 
@@ -66,27 +64,27 @@ class Balance:
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """What a method wants of the training loop, and the tensors it keeps and sends. All of it may depend on parameters.
+    """What a method needs from the training loop, and the tensors it keeps and sends. All may depend on its parameters.
 
-    teacher: whose outputs a batch carries as `previous`; "own": those of the model that `Method.teacher` makes.
-    select: how exemplars are chosen, if the method insists; "own": by `Method.importance`.  replay: "mixed" puts
-    exemplars among the new images, "own" leaves them to the method (`client.replay`), "none" keeps none, whatever
-    [memory] says, and "all" trains on all images of all tasks so far instead, which no site would allow: for
-    simulations only.  fewest_exemplars: of each class, that at least one client must keep after each task.  task_data:
-    whether `end_round` or `report` looks at all of the task's images.  head_bias: whether the head has one; where it
-    has none, it is zero and stays so.  begins_like_fedavg: in the first task the method does what FedAvg does, bit for
-    bit, so that runs can share it.  assumes_sgd: the method computes with steps of learning_rate * gradient, so that
-    AdamW, clipped gradients and a learning rate of the head's own are refused.  one_pass: a task has one round of one
-    epoch, whatever [train] says.  frozen_backbone: a backbone of which anything is trained is refused.
-    discloses: in words, what clients send that is made of single images; a federation of sites refuses the method then.
+    teacher: the model whose logits are `previous` in batches; "own": the one that `Method.teacher` returns.
+    select: how exemplars are chosen, if the method determines it; "own": by `Method.importance`.  replay: "mixed" puts
+    exemplars among the new images; "own" leaves them to the method (`client.replay`); "none" keeps none, whatever
+    [memory] says; "all" trains on all images of all tasks so far, which no site allows: for simulations only.
+    fewest_exemplars: how many of each class at least one client must keep after each task.  task_data: whether
+    `end_round` or `report` uses all images of the task.  head_bias: whether the head has a bias; otherwise it is zero
+    and stays zero.  begins_like_fedavg: in the first task the method equals FedAvg bit for bit, so that runs can share
+    that task.  assumes_sgd: the method assumes steps of learning_rate * gradient; AdamW, gradient clipping and a
+    separate learning rate of the head are refused.  one_pass: a task has one round of one epoch, whatever [train]
+    says.  frozen_backbone: a backbone with trained tensors is refused.  discloses: in words, what clients send that is
+    computed from single images; a federation of sites then refuses the method.
 
     balances: whether the loss has a softmax cross-entropy over the images of `counts`, computed by
-    `client.cross_entropy`, so that train.balanced can adjust it.  balance: how, if the method insists on it.
+    `client.cross_entropy`, so that train.balanced can adjust it.  balance: how, if the method determines it.
 
-    server: state at the server, part of every checkpoint.  broadcast: those of its names that clients get with each
-    training job.  predicts_with: those that `predict` needs, made at the end of a task; they go with the model.
-    client: state that stays at a client.  rows: tensors with one row per exemplar, kept and dropped together with it.
-    uploads: what clients send, by the phase of the job.
+    server: state at the server, part of every checkpoint.  broadcast: names of server state that clients get with each
+    training job.  predicts_with: names of server state that `predict` needs; made at the end of a task and stored with
+    the model.  client: state that stays at a client.  rows: tensors with one row per exemplar, kept and dropped
+    together with it.  uploads: what clients send, by the phase of the job.
     """
 
     teacher: Teacher | None = None
@@ -111,7 +109,7 @@ class Declaration:
     uploads: Mapping[Phase, Specs] = field(default_factory=dict)
 
     def kept_bytes(self, sizes: Sizes, *, exemplars: int, image: int) -> int:
-        """What a client keeps from task to task, besides models: exemplars with their rows, state, what was broadcast.
+        """What a client keeps from task to task, besides models: exemplars with their rows, state, broadcasts.
 
         exemplars: how many it keeps.  image: bytes of each.
         """
@@ -122,7 +120,7 @@ class Declaration:
 
 
 def check_declared(declared: Declaration, *, where: str) -> None:
-    """What is declared must make sense before anything is built on it."""
+    """Refuse a declaration that makes no sense, before anything relies on it."""
     if declared.teacher is not None and declared.teacher not in get_args(Teacher):
         options = ", ".join(map(repr, get_args(Teacher)))
         raise ConfigError(f"{where}: declares teacher = {declared.teacher!r}; it must be None or one of {options}")
@@ -148,13 +146,13 @@ def check_declared(declared: Declaration, *, where: str) -> None:
                     "whole numbers, such as torch.float32"
                 )
     if unknown := sorted(set(declared.uploads) - {"train", "end_task"}):
-        raise ConfigError(f"{where}: declares uploads for {unknown[0]!r}; there are 'train' and 'end_task'")
+        raise ConfigError(f"{where}: declares uploads for {unknown[0]!r}; the phases are 'train' and 'end_task'")
 
 
 def misfit(tensors: Tensors, specs: Specs, sizes: Sizes, *, rows: int | None = None, every: bool = False) -> str | None:
-    """How tensors differ from what was declared, or None. rows: a first dimension of so many precedes the shape.
+    """How tensors differ from their declaration, or None. rows: size of an extra first dimension.
 
-    every: all that is declared must be there; otherwise a tensor may be absent, because there is none yet.
+    every: all declared tensors must be there; otherwise some may be absent, because they do not exist yet.
     """
     if not isinstance(tensors, Mapping):
         return f"must return tensors by name; it returned {found(tensors)}"
@@ -174,16 +172,16 @@ def misfit(tensors: Tensors, specs: Specs, sizes: Sizes, *, rows: int | None = N
     return None
 
 
-def found(value: object) -> str:
-    """What a hook has returned, in words."""
+def found(value: object, *, gradient: bool = False) -> str:
+    """What a hook returned, in words. gradient: say so if a tensor has none."""
     if isinstance(value, torch.Tensor):
-        detached = "" if value.requires_grad else " without a gradient"
+        detached = " without a gradient" if gradient and not value.requires_grad else ""
         return f"a tensor {tuple(value.shape)} {value.dtype}{detached}"
     return "None" if value is None else f"a {type(value).__name__}"
 
 
 def grown(tensors: Tensors, specs: Specs, model: IncrementalModel, classes: int, *, rows: bool = False) -> Tensors:
-    """State that was made when the model had `classes`, for the model of now.
+    """State from when the model had `classes`, resized for the current model.
 
     Entries of new classes are zero; in rows of exemplars they are NaN, for "was not known then".
     """

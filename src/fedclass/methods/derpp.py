@@ -17,12 +17,12 @@ from fedclass.wire import Tensors
 class DERpp(FedAvg):
     """Cross-entropy on new data, plus two terms on exemplars that are drawn for every step.
 
-        alpha * mean squared error between logits of now and those stored with the exemplar (one draw)
+        alpha * mean squared error between current logits and those stored with the exemplar (one draw)
         beta * cross-entropy on the exemplars' labels (another draw)
 
     alpha = beta = 0 trains on new data alone. The logits are those of the global model at the end of the task in which
     an exemplar was chosen; classes that came later have none and take no part. The paper stores them during training,
-    by reservoir sampling over one stream: here exemplars are chosen at the end of a task, like every method's.
+    by reservoir sampling over one stream; here exemplars are chosen at the end of a task, as for every method.
     """
 
     source = "Buzzega et al., 2020, arXiv 2004.07211"

@@ -15,7 +15,7 @@ from fedclass.methods.gradients import sample_gradients, trained
 from fedclass.models.incremental import IncrementalModel
 from fedclass.wire import Tensors, Weights
 
-FEWEST = 2  # squared gradients of one image would be an output for a single sample, and those never leave a client
+FEWEST = 2  # squared gradients of one image are a per-sample output, which never leaves a client
 AT_ONCE = 32  # images whose gradients are in memory together
 
 
@@ -34,10 +34,10 @@ class EWC(FedAvg):
 
         F <- decay * F + mean over all images of the task of (d log p(label | image) / dw)^2
 
-    Each client sends the mean over its own images of the task, and their number; the server averages. The mean tells
-    about images as a gradient does. A client with a single image sends zeros. The pull is added to the gradient, so
-    that the loss that is told is FedAvg's. Steps are stable while learning rate * strength * F stays below 2. New rows
-    of the head have F = 0. The paper has no exemplars: set memory.per_client=0.
+    Each client sends the mean over its own images of the task, and their number; the server averages. The mean reveals
+    as much about images as a gradient does. A client with a single image sends zeros. The pull is added to the
+    gradient, so the reported loss is FedAvg's. Steps are stable while learning rate * strength * F stays below 2. New
+    rows of the head have F = 0. The paper has no exemplars: set memory.per_client=0.
     """
 
     source = "Kirkpatrick et al., 2017, arXiv 1612.00796; online: Schwarz et al., 2018, arXiv 1805.06370"

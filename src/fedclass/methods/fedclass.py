@@ -49,11 +49,11 @@ class SelfDistillation(FedAvg):
 
     @property
     def usual(self) -> Form:
-        """The form where nothing else is said."""
+        """The form whose values stand in for parameters that are not given."""
         raise NotImplementedError
 
     def __post_init__(self) -> None:
-        """What is not given is the usual, so that a stored recipe says all of it."""
+        """Fill in parameters that are not given, so that a stored recipe has all of them."""
         for name, value in vars(self.usual).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -64,7 +64,7 @@ class SelfDistillation(FedAvg):
 
     @property
     def variant_name(self) -> str:
-        """The variant, and whatever differs from it."""
+        """The variant, and the parameters that differ from it."""
         changed = {k: v for k, v in vars(self.form).items() if v != getattr(self.usual, k)}
         return ", ".join([super().variant_name, *(f"{name}={value}" for name, value in changed.items())])
 

@@ -15,8 +15,8 @@ TUNED = Form(
 class FedCLASSTuned(SelfDistillation):
     """Ours, not the paper's: FedCLASS with student, teacher and old mass at 3, new classes in z at 5, through z.
 
-    z need not sum to 1, so that the divergence can be negative. The teacher is read at the student's temperature, so
-    that a student which agrees with it is as sharp as it. beta = 0 is FedAvg.
+    z need not sum to 1, so the divergence can be negative. The teacher is softened at the student's temperature, so a
+    student that agrees with the teacher is equally sharp. beta = 0 is FedAvg.
     """
 
     source = "ours, after Wu et al., 2024, arXiv 2401.00622"

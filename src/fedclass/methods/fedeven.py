@@ -1,4 +1,4 @@
-"""FedEven: every client learns the classifier of evenly many images of each class, whatever it holds itself. Ours."""
+"""FedEven: every client learns the classifier for balanced classes, whatever classes it holds. Ours."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -13,7 +13,7 @@ from fedclass.methods.lwf import LwF
 class FedEven(LwF):
     """Cross-entropy of logits + strength * log(share of each class in the client's own data), plus distillation.
 
-    Clients that hold different classes, and exemplars that are few, are one shift of labels: if clients share
+    Clients that hold different classes, and exemplars that are few, are both a label shift: if clients share
     p(x | y), all of them have the same minimiser, so that their mean does not pull apart what agrees. A class that a
     client lacks gets no gradient from its cross-entropy. From the second task on, `distillation` weighs LwF's loss
     against the global model of the last task. strength = 0 is LwF; strength = distillation = 0 is FedAvg.

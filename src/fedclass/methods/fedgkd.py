@@ -20,8 +20,8 @@ class FedGKD(FedAvg):
     """Cross-entropy + gamma * T^2 * KL(teacher || student); the teacher is the mean of the last global models.
 
     In a task, it is the mean of those that the last rounds have made, `models` of them at most, the received one
-    included. In the first round there is none. The paper knows no tasks: here the mean begins anew with
-    each, because older models do not know the new classes; in the first round of a later task the received model
+    included. In the first round there is none. The paper has no tasks: here the mean starts over with
+    each task, because older models do not know the new classes; in the first round of a later task, the received model
     teaches the old classes. gamma = 0 is FedAvg; models = 1 sends no more than FedAvg does.
 
     gamma and T are those of its authors' code. Their mean covers the statistics of batch normalisation too; here these
@@ -67,7 +67,7 @@ class FedGKD(FedAvg):
         return loss + self.gamma * teacher_divergence(logits, batch.previous, temperature=self.temperature)
 
     def aggregate(self, server: ServerContext, updates: Iterable[Update]) -> tuple[Weights, State]:
-        """Keeps the model that this round began with: it is one of the earlier ones from the next round on."""
+        """Also keep the model that this round began with: from the next round on, it is one of the earlier models."""
         weights = server.mean(updates)
         if self.models == 1 or server.round == 0:  # that model has not met the new classes
             return weights, {}

@@ -14,8 +14,8 @@ from fedclass.methods.base import ClientContext, FedAvg
 class FedProx(FedAvg):
     """FedAvg plus mu/2 * |w - w_received|^2 in every step; mu = 0 is FedAvg.
 
-    The term is added to the gradient, as in its authors' code, so that the loss that is told is FedAvg's. Their clients
-    may also do fewer steps than asked, if they are slow; here all do the same.
+    The term is added to the gradient, as in the authors' code, so the reported loss is FedAvg's. Their slow clients
+    may also do fewer steps than asked; here all clients do the same.
     """
 
     source = "Li et al., 2020, arXiv 1812.06127"

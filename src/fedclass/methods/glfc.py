@@ -13,7 +13,7 @@ from fedclass.methods.declare import Declaration
 from fedclass.wire import Update, Weights
 
 AUTHORS = Rates(learning_rate=2.0, momentum=0.0, weight_decay=1e-5)
-# By what the authors' code divides the learning rate, from which part of a task's epochs on, until that round ends.
+# (share, divisor): from this share of a task's epochs to the end of that round, the authors' code divides the rate.
 DIVISORS = ((0.5, 5), (0.75, 25), (0.9, 125))
 
 
@@ -24,10 +24,10 @@ class GLFC(FedAvg):
     `released` is the client loss alone, as the FedCLASS authors' release uses it, with the recipe's optimizer; at a
     learning rate of 0.01 it learns slowly. `glfc` adds its own authors' settings: a learning rate of 2.0 with their
     schedule, no momentum, weight decay 1e-5, a plain mean over clients, herding without re-normalising, and no
-    compensation at a client that has had no old class. In both, the teacher is the last task's global model. What
-    their code has besides is in neither: a proxy server that chooses the teacher by images reconstructed from
-    gradients (`glfc-full`), and clients that find out by entropy that a task has begun. For their whole setting, the
-    recipe needs their rounds (10 per task), epochs (20), batches (128) and memory too.
+    compensation at a client that has had no old class. In both, the teacher is the last task's global model. Two
+    more parts of their code are in neither: a proxy server that chooses the teacher by images reconstructed from
+    gradients (`glfc-full`), and clients that detect by entropy that a task has begun. For their whole setting, the
+    recipe also needs their rounds (10 per task), epochs (20), batch size (128) and memory.
     """
 
     source = "Dong et al., 2022, arXiv 2203.11473"
@@ -50,7 +50,7 @@ class GLFC(FedAvg):
     weight_decay: Annotated[float | None, Field(ge=0, description="of optimizer.weight_decay; glfc: 1e-5")] = None
 
     def __post_init__(self) -> None:
-        """The authors' settings are parameters, so that a stored recipe says them and a user may change them."""
+        """The authors' settings become parameters, so that a stored recipe has them and a user can change them."""
         if self.variant == "glfc":
             for name, value in vars(AUTHORS).items():
                 if getattr(self, name) is None:
@@ -66,7 +66,7 @@ class GLFC(FedAvg):
         if self.variant != "glfc":
             return rates
         divisor = 1
-        for share, later in DIVISORS:  # each begins at one epoch, and ends with its round: the next one starts anew
+        for share, later in DIVISORS:  # each begins at one epoch and ends with its round
             begins = share * progress.rounds * progress.epochs
             if progress.round * progress.epochs <= begins <= progress.round * progress.epochs + progress.epoch:
                 divisor = later

@@ -1,4 +1,4 @@
-"""GLFC with its proxy server (Dong et al., 2022), which rebuilds images of clients: for simulations only."""
+"""GLFC with its proxy server (Dong et al., 2022), which reconstructs clients' images: for simulations only."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -48,13 +48,13 @@ class Encoder(nn.Module):
         return logits
 
     def gradient(self, image: Tensor, label: Tensor, *, follow: bool = False) -> Tensor:
-        """(G,): of the cross-entropy of one image, by all parameters. follow: it can be differentiated once more."""
+        """(G,): gradient of one image's cross-entropy by all parameters. follow: it can be differentiated again."""
         loss = F.cross_entropy(self(image), label)
         parts = torch.autograd.grad(loss, list(self.parameters()), create_graph=follow)
         return torch.cat([part.flatten() for part in parts])
 
     def label(self, gradient: Tensor) -> int:
-        """The class of the image that a gradient was made of: its row of the last layer alone is pushed up."""
+        """The class of the image behind a gradient: only its row of the last layer is pushed up."""
         rows = gradient[-OUTPUTS * (self.fc.in_features + 1) : -OUTPUTS].view(OUTPUTS, -1)
         return int(rows.sum(dim=1).argmin())
 
@@ -75,9 +75,9 @@ def perturbed(model: IncrementalModel, image: Tensor, label: int, *, steps: int)
 
 
 def rebuilt(encoder: Encoder, gradient: Tensor, image: Tensor, *, iterations: int, keep: int) -> Tensor:
-    """(keep, 3, H, W): what an image looks like whose gradient is this one, in the last iterations of L-BFGS.
+    """(keep, 3, H, W): images reconstructed from a gradient, one from each of the last `keep` iterations of L-BFGS.
 
-    image: (1, 3, H, W) to begin with.
+    image: (1, 3, H, W), the starting point.
     """
     image, label = image.clone().requires_grad_(), torch.tensor([encoder.label(gradient)], device=image.device)
     optimizer = torch.optim.LBFGS([image], lr=0.1)
@@ -98,18 +98,18 @@ def rebuilt(encoder: Encoder, gradient: Tensor, image: Tensor, *, iterations: in
 
 @dataclass(frozen=True, kw_only=True)
 class GLFCFull(GLFC):
-    """GLFC, whose proxy server chooses the teacher by images that it rebuilds from clients' gradients.
+    """GLFC with a proxy server, which chooses the teacher by images that it reconstructs from clients' gradients.
 
-    In the first round of a task each client sends, for each new class, the gradient of one image: that closest to the
-    mean of the class, perturbed by some steps on its pixels. The server rebuilds these images, keeps the model of the
-    round that knows them best, and sends it as the teacher of the next task.
+    In the first round of a task each client sends, for each new class, the gradient of one image: the one closest to
+    the mean of the class, perturbed by some steps on its pixels. The server reconstructs these images, keeps the model
+    of the round that classifies them best, and sends it as the teacher of the next task.
 
-    From the gradient of one image an image can be rebuilt, which is what the server does; the perturbation alone stands
-    between it and the client's own. So this method breaks what fedclass promises otherwise, that nothing made of a
-    single image leaves a client; sites refuse it, and it is for simulations only.
+    An image can be reconstructed from its gradient, and the server does so; only the perturbation separates the result
+    from the client's own image. The method thus breaks the promise that nothing computed from a single image leaves a
+    client. Sites refuse it; it is for simulations only.
 
-    Clients are told of a new task; the authors' find out by entropy. The search for the best model begins anew with
-    each task. The rest is `glfc` in its variant `glfc`.
+    Clients are told when a task begins; the authors' clients detect it by entropy. The search for the best model
+    starts over with each task. The rest is `glfc` in its variant `glfc`.
     """
 
     source = "Dong et al., 2022, arXiv 2203.11473"
@@ -152,9 +152,9 @@ class GLFCFull(GLFC):
         return with_first_classes(known, client.old_classes)
 
     def end_round(self, client: ClientContext) -> Outcome:
-        """prototypes: a row of zeros for each class without one, and in all rounds but a task's first."""
+        """prototypes: rows of zeros for classes without one, and in all rounds but a task's first."""
         if client.model.classes > OUTPUTS:
-            raise ClientError(f"its encoder knows {OUTPUTS} classes, and there are {client.model.classes}")
+            raise ClientError(f"its encoder has {OUTPUTS} classes, but there are {client.model.classes}")
         sent = torch.zeros(client.model.classes, GRADIENT, device=client.device)
         if client.round == 0:
             encoder = Encoder().to(client.device)
@@ -166,7 +166,7 @@ class GLFCFull(GLFC):
         return Outcome(client.state, {"prototypes": sent})
 
     def _prototypes(self, client: ClientContext) -> dict[int, Tensor]:
-        """Of each new class, the image whose feature is closest to the mean of the class."""
+        """For each new class, the image whose feature is closest to the mean of the class."""
         batches = list(client.task_data(AT_ONCE))
         if not batches:
             return {}
@@ -221,7 +221,7 @@ class GLFCFull(GLFC):
 
 @torch.no_grad()
 def knows(model: IncrementalModel, images: Tensor, labels: Tensor) -> float:
-    """The share of these images that the model recognises; 0 if there are none."""
+    """The share of these images that the model classifies correctly; 0 if there are none."""
     there = labels >= 0
     if not bool(there.any()):
         return 0.0

@@ -1,4 +1,4 @@
-"""Gradients of single images. They never leave a client: methods add them up, or take their length."""
+"""Gradients of single images. They never leave a client: methods sum them, or use their norms."""
 
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
@@ -9,7 +9,7 @@ from fedclass.wire import Tensors
 
 
 def trained(model: IncrementalModel) -> Tensors:
-    """The model's trained parameters by name, apart from what is recorded for gradients."""
+    """The model's trained parameters by name, detached from the graph."""
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
 

@@ -16,7 +16,7 @@ from fedclass.methods.declare import Declaration, Spec
 from fedclass.models.incremental import IncrementalModel
 from fedclass.wire import Tensors, Weights
 
-FEWEST = 2  # the mean of one image would be an output for a single sample, and those never leave a client
+FEWEST = 2  # the mean of one image is a per-sample output, which never leaves a client
 NEVER = -3.0  # a score below any other: unit vectors are at most 2 apart
 
 Classifier = Literal["nearest-mean", "sigmoid"]
@@ -56,7 +56,7 @@ class FedICARL(FedAvg):
 
     @property
     def variant_name(self) -> str:
-        """With the classifier where there is a choice to tell: always, but for the release's own."""
+        """Names the classifier too, except for the release's own."""
         if self.classifier == "nearest-mean":
             return f"{self.variant}, nearest mean"
         return self.variant if self.variant == "released" else f"{self.variant}, sigmoids"
@@ -92,10 +92,10 @@ class FedICARL(FedAvg):
         }
 
     def upload_flaw(self, uploads: Tensors) -> str | None:
-        return "class counts that are not counts" if bool((uploads["class_counts"] < 0).any()) else None
+        return "class counts below 0" if bool((uploads["class_counts"] < 0).any()) else None
 
     def end_task(self, server: ServerContext, reports: Sequence[Tensors]) -> tuple[Weights, State]:
-        """The means over all clients' exemplars, each client counted by how many it has; zero where none has any."""
+        """Means over all clients' exemplars, weighted by their numbers; zero where no client has any."""
         if self.classifier != "nearest-mean" or not reports:
             return server.weights, {}
         counts = sum((report["class_counts"] for report in reports), start=torch.tensor(0))

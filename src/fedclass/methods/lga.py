@@ -18,8 +18,8 @@ class LGA(FedAvg):
 
     The loss is that of its authors' code; the teacher is the last task's global model. The recipe's optimizer is used:
     theirs has a learning rate of 2.0, no momentum, and lowers the rate within a task. At 0.01 it learns slowly, as GLFC
-    does. Their code has besides a proxy server that chooses the teacher by images reconstructed from perturbed
-    gradients, and clients that find out by entropy that a task has begun.
+    does. Their code also has a proxy server that chooses the teacher by images reconstructed from perturbed
+    gradients, and clients that detect by entropy that a task has begun.
     """
 
     source = "Dong et al., 2023, arXiv 2302.00903"

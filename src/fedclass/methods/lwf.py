@@ -16,7 +16,7 @@ class LwF(FedAvg):
     """Cross-entropy, plus distillation of old classes from the global model of the last task; weight 0 is FedAvg.
 
     The cross-entropy is over all classes, on new images and exemplars. The paper has no exemplars: set
-    memory.per_client=0. Its warm-up of new classes with all else frozen is not here.
+    memory.per_client=0. Its warm-up of new classes with everything else frozen is not implemented.
     """
 
     source = "Li and Hoiem, 2016, arXiv 1606.09282"

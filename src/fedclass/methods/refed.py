@@ -23,9 +23,9 @@ class ReFed(FedAvg):
         v_p = v_(p-1) - rate * (gradient of the mean loss at v_(p-1) + q * (v_(p-1) - w)),  q = (1 - share) / (2 share)
 
     The importance of an image is sum over p of 1/p * |gradient of its loss at v_(p-1)|; of each class, the most
-    important ones are kept. share near 1: as the client alone would learn; near 0: v stays with w. Nothing but weights
-    is sent, and v is dropped. Exemplars of earlier tasks keep the order in which they were chosen; the paper ranks all
-    that is kept anew with each task, whatever its class.
+    important ones are kept. share near 1: v learns as the client alone would; near 0: v stays at w. Only weights are
+    sent, and v is dropped. Exemplars of earlier tasks keep the order in which they were chosen; the paper ranks all
+    exemplars again in each task, whatever their class.
     """
 
     source = "Li et al., 2024, arXiv 2403.05890"

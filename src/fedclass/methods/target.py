@@ -1,4 +1,4 @@
-"""TARGET: replay of images that the server makes with a generator (Zhang et al., 2023), under FedAvg."""
+"""TARGET: replay of images that the server generates (Zhang et al., 2023), under FedAvg."""
 
 import copy
 from collections.abc import Sequence
@@ -34,9 +34,9 @@ def as_inputs(pixels: Tensor, normalisation: Normalisation) -> Tensor:
 
 @dataclass
 class Studio:
-    """The server's workshop: a generator that learns to please the teacher, and what it has made.
+    """A generator that is trained against the teacher on the server, and the images it has made.
 
-    teacher: the global model.  student: begins from scratch, and learns from what was made; None: there is none.
+    teacher: the global model.  student: starts from scratch and learns from the images made so far; None: not yet.
     """
 
     teacher: IncrementalModel
@@ -95,7 +95,7 @@ class Studio:
         return loss if self.student is None else loss + ADVERSARY * disagreement(self.student(inputs), logits)
 
     def teach(self, optimizer: torch.optim.SGD, steps: int) -> None:
-        """The student learns from all that was made."""
+        """Train the student on all images made so far."""
         assert self.student is not None
         self.student.train()
         pool = torch.cat(self.made)
@@ -114,11 +114,11 @@ class Studio:
 class TARGET(FedAvg):
     """Cross-entropy among new classes + kd * distillation on images that the server's generator has made.
 
-    At the end of a task the server trains a generator against the global model alone: its images shall be classified
-    as drawn labels, look to BatchNorm layers like what these have seen, and, from round `warmup` on, be ones that a
-    student disagrees on. They go to all clients with the logits of that model, which is their teacher in the next task.
-    No exemplars are kept, whatever [memory] says. Images are made from weights, never from anybody's images; yet a
-    model that remembers an image may show through them.
+    At the end of a task the server trains a generator against the global model alone. Its images should be classified
+    as labels drawn at random, match the statistics of BatchNorm layers and, from round `warmup` on, be images on which
+    a student disagrees. They go to all clients with the logits of that model, the teacher of the next task. No
+    exemplars are kept, whatever [memory] says. Images are generated from weights alone, but a model that has memorised
+    an image may reveal it through them.
 
     `synthetic` images are sent to each client once per task: 3 bytes a pixel, and 4 a class. A model without BatchNorm
     (model.norm = "group") has no statistics to be matched; the term is then absent.
@@ -151,7 +151,7 @@ class TARGET(FedAvg):
         g, logits = client.old_classes, client.model(batch.images)
         if g == 0 or not client.broadcast:
             return F.cross_entropy(logits, batch.labels)
-        new = batch.labels >= g  # images of an old class may come late to a site
+        new = batch.labels >= g  # images of an old class may reach a site late
         loss = F.cross_entropy(logits[new, g:], batch.labels[new] - g) if bool(new.any()) else 0 * logits.sum()
         drawn = torch.randint(self.synthetic, (self.synthetic_batch,), generator=client.generator).to(client.device)
         inputs = as_inputs(client.broadcast["images"][drawn] / 255, client.normalisation)

@@ -17,7 +17,7 @@ from fedclass.wire import Weights
 def align(head: Tensor, old_classes: int, *, norm: int, most: float = torch.inf) -> Tensor:
     """Weight alignment: new rows scaled by gamma = mean |w_old| / mean |w_new|, at most `most`; old rows stay.
 
-    norm: 1 or 2, of a row.  head: (g + h, D).  New rows that are all zero have no length to scale, and stay too.
+    norm: 1 or 2, of a row.  head: (g + h, D).  If all new rows are zero, there is nothing to scale, and they stay too.
     """
     lengths = head.norm(p=norm, dim=1)
     old, new = lengths[:old_classes].mean(), lengths[old_classes:].mean()
@@ -33,7 +33,7 @@ class FedWA(FedAvg):
 
     The server aligns the global model once, at the end of a task; from then on it is the model, and the next teacher.
     In `wa`, as in the code of Zhao et al., the head has no bias, its weights are kept from falling below 0 after every
-    step, rows are measured by their L1 norm, and gamma is at most 1. That code also draws the whole head anew for
+    step, rows are measured by their L1 norm, and gamma is at most 1. That code also re-initialises the whole head for
     every task; here learned rows stay, as in every method. In `pycil`, the head has a bias, which is not aligned,
     weights may be negative, rows are measured by their L2 norm, and gamma may exceed 1.
     """

@@ -45,10 +45,10 @@ def _backbone(name: str, norm: Norm, args: Mapping[str, Any]) -> nn.Module:
 
 
 def _check_args(build: Callable[..., object], name: str, args: Mapping[str, Any]) -> None:
-    """Refuse arguments that a builder does not take, and the lack of one that it needs."""
+    """Refuse arguments that a builder does not take, and missing ones that it needs."""
     try:
         signature = inspect.signature(build)
-    except (TypeError, ValueError):  # of a function that is not written in Python
+    except (TypeError, ValueError):  # a function that is not written in Python
         return
     try:
         signature.bind(**args)
@@ -86,7 +86,7 @@ def build_model(
 ) -> IncrementalModel:
     """A model with no classes yet, initialised from the seed alone. args: of a user's own builder.
 
-    A user's backbone initialises itself from global streams; they are seeded for the call and left as they were.
+    A user's backbone may draw from global random streams; they are seeded for the call and restored afterwards.
     """
     with watching(), streams_restored():
         seed_streams(seed, "model")

@@ -1,4 +1,4 @@
-"""What of a model is trained, and what is frozen: fixed for good, hence never sent, averaged or stored in a checkpoint.
+"""Which tensors of a model are trained, and which are frozen: never changed, sent, averaged or put in a checkpoint.
 
 A parameter is frozen if it does not require a gradient, a buffer if its module was frozen by `freeze`.
 """
@@ -17,8 +17,8 @@ def freeze(module: M) -> M:
     """Freeze a module for good, and return it: no parameter is trained, and no buffer changes, because the module stays
     in evaluation mode whatever the rest of the model does.
 
-    Parameters that should be trained all the same: `module.part.requires_grad_(True)`. What is added to the module
-    afterwards is trained.
+    To train a part of it nevertheless: `module.part.requires_grad_(True)`. Modules that are added afterwards are
+    trained.
     """
     module.requires_grad_(False)
     for part in module.modules():
@@ -34,7 +34,7 @@ def stay_frozen(module: nn.Module) -> None:
 
 
 def frozen_names(module: nn.Module) -> frozenset[str]:
-    """Of parameters and buffers. A tensor that has another name, under which it changes, is not frozen."""
+    """Names of frozen parameters and buffers. A tensor that is trained under another name is not frozen."""
     found = list(_tensors(module))
     changing = {id(tensor) for _, tensor, frozen in found if not frozen}
     return frozenset(name for name, tensor, _ in found if id(tensor) not in changing)

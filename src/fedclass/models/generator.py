@@ -1,4 +1,4 @@
-"""A small network that makes images out of noise (TARGET)."""
+"""A small network that generates images from noise (TARGET)."""
 
 import math
 
@@ -9,8 +9,8 @@ from torch import Tensor, nn
 class Generator(nn.Module):
     """(B, noise) to (B, 3, height, width), values in 0..1.
 
-    A linear map to maps of a quarter of the size, doubled twice between convolutions; what is too much at the edges is
-    cut off.
+    A linear layer makes feature maps of a quarter of the size, which are doubled twice between convolutions. What
+    exceeds the image at the edges is cropped.
     """
 
     def __init__(self, *, noise: int, width: int, image: tuple[int, int]) -> None:

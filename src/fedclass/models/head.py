@@ -22,7 +22,7 @@ class GrowingHead(nn.Linear):
     """
 
     def __init__(self, features: int, *, init: HeadInit, learns_bias: bool) -> None:
-        with torch.random.fork_rng(devices=[]):  # nn.Linear draws even for no rows: leave the caller's stream alone
+        with torch.random.fork_rng(devices=[]):  # nn.Linear draws numbers: keep the caller's stream as it was
             super().__init__(features, 1)
         self.init, self.learns_bias = init, learns_bias
         self._replace(torch.empty(0, features), torch.empty(0))
@@ -37,7 +37,7 @@ class GrowingHead(nn.Linear):
         self.out_features = len(weight)
 
     def resize(self, classes: int) -> None:
-        """For `classes`, with values that do not matter yet."""
+        """Resize to `classes`; the values are to be set by the caller."""
         self._replace(self.weight.new_empty(classes, self.in_features), self.bias.new_zeros(classes))
 
     @torch.no_grad()
@@ -52,7 +52,7 @@ class GrowingHead(nn.Linear):
         self._replace(torch.cat([self.weight, rows.to(self.weight)]), torch.cat([self.bias, bias.to(self.bias)]))
 
 
-# The head among weights by name. None of these changes what it is given.
+# The head among weights by name. These functions do not change their arguments.
 
 
 def in_head(name: str) -> bool:

@@ -23,13 +23,13 @@ Normalisation = tuple[tuple[float, ...], tuple[float, ...]]  # mean and std: pix
 class IncrementalModel(nn.Module):
     """Images to logits over all classes met so far. `backbone` maps (B, 3, H, W) to (B, D).
 
-    Parameters and buffers that change are its weights. They are views into a few long tensors: `packed`, and for the
-    optimizer `movable`, each of which has a gradient of the same length. A parameter that no loss depends on thus has a
-    gradient of zero. Those of the backbone that are frozen as the model is made are not among the weights: whoever
-    builds the model has them already. The head is never frozen.
+    Its weights are the parameters and buffers that change. They are views into a few long tensors: `packed`, and for
+    the optimizer `movable`, each with a gradient of the same length. A parameter that no loss depends on thus has a
+    gradient of zero. Tensors of the backbone that are frozen when the model is built are not among the weights: every
+    process builds them itself. The head is never frozen.
 
-    normalisation: the backbone's own, if it has one, in place of the data set's.  image_size: height and width of the
-    images it was made for, if that was said.
+    normalisation: the backbone's own, if any; it replaces the data set's.  image_size: height and width of the images
+    it was built for, if known.
     """
 
     packed: Packed
@@ -53,7 +53,7 @@ class IncrementalModel(nn.Module):
 
     @torch.no_grad()
     def _pack(self) -> None:
-        """Lay all parameters and buffers that change into new long tensors."""
+        """Move all parameters and buffers that change into new long tensors."""
         tensors = self._changing()
         layout = Layout.of(tensors)
         sections, gradients = layout.empty(self.device), layout.empty(self.device)
@@ -108,7 +108,7 @@ class IncrementalModel(nn.Module):
 
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
-        """Take over `weights`, for however many classes they are; what is frozen stays."""
+        """Copy `weights` into the model, resizing the head if needed. Frozen tensors stay."""
         classes = len(head_rows(weights))
         if classes != self.classes:
             self.head.resize(classes)
@@ -123,24 +123,24 @@ class IncrementalModel(nn.Module):
                 raise ValueError(f"{name} has shape {tuple(weights[name].shape)} instead of {tuple(tensor.shape)}")
             tensor.copy_(weights[name])
 
-    # All trained parameters as one vector, in the order of `packed`; what lies between two tensors is padding.
+    # All trained parameters as one vector, in the order of `packed`, with padding between tensors.
 
     @property
     def flat(self) -> Tensor:
         """(P,), sharing memory with the parameters; its `grad` is the gradient of all of them."""
         if len(self.movable) != 1:
             kinds = ", ".join(sorted({str(section.dtype) for section in self.movable})) or "none"
-            raise ConfigError(f"[model] name: this method needs trained parameters of one dtype, here are {kinds}")
+            raise ConfigError(f"[model] name: this method needs trained parameters of one dtype, but there are {kinds}")
         return self.movable[0]
 
     def flattened(self, weights: Weights) -> Tensor:
-        """The trained parameters among these weights as such a vector, on the model's device."""
+        """The trained parameters among these weights as a flat vector, on the model's device."""
         packed = Packed.of(weights, self.packed.layout)
         moved = [s for s, (*_, moved) in zip(packed.sections, packed.layout.sections, strict=True) if moved]
         return moved[0].to(self.flat.device)
 
     def with_flat(self, weights: Weights, flat: Tensor) -> Packed:
-        """These weights with the trained parameters of a vector."""
+        """These weights, with trained parameters taken from a flat vector."""
         packed = Packed.of(weights, self.packed.layout).clone()
         for section, (*_, moved) in zip(packed.sections, packed.layout.sections, strict=True):
             if moved:
@@ -148,7 +148,7 @@ class IncrementalModel(nn.Module):
         return packed
 
     def flat_from(self, flat: Tensor, classes: int) -> Tensor:
-        """Such a vector of the time when there were `classes`, as one of now; new rows of the head are 0."""
+        """A flat vector from when there were `classes`, for the current head; its new rows are 0."""
         before, now = self._layout(classes), self.packed.layout
         grown = torch.zeros(len(self.flat), dtype=flat.dtype, device=flat.device)
         for name, slot in now.slots.items():
@@ -168,7 +168,7 @@ class IncrementalModel(nn.Module):
     def grouped(self, kind: Callable[[bool, int], Kind]) -> dict[Kind, list[Tensor]]:
         """The trained parameters by kind(in_head, dimensions): parts of `movable`, each with its part of the gradient.
 
-        Neighbours of one kind make one part; padding belongs to the tensor before it.
+        Adjacent tensors of one kind form one part; padding belongs to the tensor before it.
         """
         layout = self.packed.layout
         found: dict[Kind, list[Tensor]] = {}
@@ -191,7 +191,7 @@ class IncrementalModel(nn.Module):
         """A copy of all parameters and buffers that change, on the CPU."""
         return self.packed.clone().cpu()
 
-    # What is frozen.
+    # Frozen tensors.
 
     @property
     def trained_in_backbone(self) -> list[str]:
@@ -204,7 +204,7 @@ class IncrementalModel(nn.Module):
 
     @cached_property
     def frozen_sha256(self) -> str:
-        """Of all that does not travel and must be the same everywhere: what is frozen, and the backbone's own
+        """The hash of what is never sent but must be the same everywhere: frozen tensors and the backbone's own
         normalisation. Empty if there is neither.
         """
         fixed = dict(self.frozen)
@@ -213,17 +213,16 @@ class IncrementalModel(nn.Module):
         return sha256(fixed) if fixed else ""
 
     def complete(self, weights: Weights) -> Tensors:
-        """These weights with what is frozen: all that the model consists of."""
+        """These weights and the frozen tensors: the complete model."""
         return {**weights, **{name: tensor.cpu() for name, tensor in self.frozen.items()}}
 
     @contextlib.contextmanager
     def frozen_kept(self) -> Iterator[None]:
-        """Around a user's code: ConfigError if it changes what is frozen, of which nobody else would hear."""
+        """A context for user code: ConfigError if it changes frozen tensors, because such a change is never sent."""
         before = {name: (tensor.data_ptr(), tensor._version) for name, tensor in self.frozen.items()}
         yield
         changed = [name for name, tensor in self.frozen.items() if (tensor.data_ptr(), tensor._version) != before[name]]
         if changed:
             raise ConfigError(
-                f"[model] name: {changed[0]} is frozen, and yet training changed it; let it be trained, or leave it "
-                "alone"
+                f"[model] name: {changed[0]} is frozen, but training changed it; train it, or do not change it"
             )

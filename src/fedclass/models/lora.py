@@ -34,10 +34,10 @@ class LowRank(nn.Module):
 
 
 def add_lora(module: M, *patterns: str, rank: int, alpha: float | None = None) -> M:
-    """Freeze a module, and give an adapter to each of its weights whose name fits a pattern such as `*.conv2.weight`.
+    """Freeze a module, and add an adapter to each weight whose name matches a pattern such as `*.conv2.weight`.
 
-    Only adapters are trained then. Weights with one dimension (biases, normalisation) get none.  alpha: the larger, the
-    more an adapter changes; by default as large as the rank.
+    Only adapters are then trained. Weights with one dimension (biases, normalisation) get none.  alpha: scales the
+    change that an adapter makes; by default equal to the rank.
     """
     if rank < 1:
         raise ConfigError(f"add_lora: rank = {rank}; it must be at least 1")
@@ -51,7 +51,7 @@ def add_lora(module: M, *patterns: str, rank: int, alpha: float | None = None) -
     chosen = {name: p for name, p in weights.items() if any(fnmatchcase(name, pattern) for pattern in patterns)}
     for name, weight in chosen.items():
         if rank > (most := min(len(weight), weight[0].numel())):
-            raise ConfigError(f"add_lora: rank = {rank}; {name} has a rank of {most} at most")
+            raise ConfigError(f"add_lora: rank = {rank}; the rank of {name} is at most {most}")
     freeze(module)
     for name, weight in chosen.items():
         path, _, last = name.rpartition(".")

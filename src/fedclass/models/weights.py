@@ -1,4 +1,4 @@
-"""Weights in one piece, and arithmetic on them: the mean of Algorithm 2, and what makes an update unusable."""
+"""Packed weights and arithmetic on them: the mean of Algorithm 2, and what makes an update unusable."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,21 +12,19 @@ from torch import Tensor
 
 from fedclass.wire import Weights
 
-ALIGNED = 16  # elements: every tensor begins at a multiple of 64 bytes (of 4-byte numbers), as kernels like it
-
-
-MOST = 1e8  # no weight of a model that works is larger; one that is would drown all others in a mean
+ALIGNED = 16  # elements: every tensor begins at a multiple of 64 bytes (of 4-byte numbers), for fast kernels
+MOST = 1e8  # no weight of a working model is larger; a larger one would outweigh all others in a mean
 
 
 class Slot(NamedTuple):
-    """Where a tensor lies: in which section, from which element on."""
+    """Where a tensor is: its section, and its first element there."""
 
     section: int
     start: int
     shape: tuple[int, ...]
 
     def view(self, sections: Sequence[Tensor]) -> Tensor:
-        """The tensor, sharing memory with its section. Images of filters lie in channels_last order."""
+        """The tensor, sharing memory with its section. Convolution filters are in channels_last order."""
         piece = sections[self.section][self.start :]
         if len(self.shape) == 4:
             _, c, h, w = self.shape
@@ -43,9 +41,9 @@ class Layout:
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """One section for each dtype; tensors that require a gradient lie apart from those that do not.
+        """One section per dtype, and separate ones for tensors that require a gradient.
 
-        A tensor that appears under two names (tied weights) has one place.
+        A tensor with two names (tied weights) has one place.
         """
         kinds: dict[tuple[torch.dtype, bool], int] = {}
         lengths: list[int] = []
@@ -67,14 +65,14 @@ class Layout:
 
 
 class Packed(Mapping[str, Tensor]):
-    """Weights by name, as views into a few long tensors: to copy, send, check or sum them all is one operation each."""
+    """Weights by name, as views into a few long tensors, so that all are copied, sent, checked or summed at once."""
 
     def __init__(self, layout: Layout, sections: Sequence[Tensor]) -> None:
         self.layout, self.sections = layout, tuple(sections)
 
     @classmethod
     def of(cls, weights: Weights, layout: Layout | None = None) -> "Packed":
-        """These weights in this layout (their own, if none is given); copied only if they are not so already."""
+        """These weights in this layout (by default their own); copied only if they are not packed that way already."""
         if isinstance(weights, Packed) and (layout is None or weights.layout == layout):
             return weights
         layout = layout or Layout.of(weights)
@@ -93,12 +91,12 @@ class Packed(Mapping[str, Tensor]):
         return len(self.layout.slots)
 
     def __reduce__(self) -> tuple[Callable[..., "Packed"], tuple[Layout, list[NDArray[np.generic]]]]:
-        """As plain bytes: torch would put each section into a shared memory file of its own."""
+        """Pickle as plain bytes: torch would put each section into its own shared memory file."""
         return _unpacked, (self.layout, [section.numpy() for section in self.sections])
 
     @property
     def nbytes(self) -> int:
-        """Of all tensors, without what lies between them."""
+        """Of all tensors, without padding."""
         sizes = [dtype.itemsize for dtype, _, _ in self.layout.sections]
         return sum(math.prod(slot.shape) * sizes[slot.section] for slot in self.layout.slots.values())
 
@@ -120,7 +118,7 @@ def _unpacked(layout: Layout, sections: list[NDArray[np.generic]]) -> Packed:
 def weighted_mean(updates: Iterable[tuple[Weights, int]]) -> Packed:
     """W^S = sum_k n_k W^k / sum_k n_k (Alg. 2), one update in memory at a time, summed in the order given.
 
-    Sums are in float64 and rounded once, so that the result is as good as exact. BatchNorm's running means and
+    Sums are in float64 and rounded once, so that the result is practically exact. BatchNorm's running means and
     variances are averaged like parameters; its integer step counters cannot be, and take the maximum.
     """
     layout: Layout | None = None
@@ -145,7 +143,7 @@ def weighted_mean(updates: Iterable[tuple[Weights, int]]) -> Packed:
 
 
 def form_flaw(weights: Weights, like: Weights) -> str | None:
-    """Why these weights are not for the same model as `like`, or None: names, shapes, dtypes."""
+    """Why these weights do not fit the model of `like`, or None: names, shapes, dtypes."""
     if isinstance(weights, Packed) and isinstance(like, Packed) and weights.layout == like.layout:
         return None
     if weights.keys() != like.keys():
@@ -160,7 +158,7 @@ def form_flaw(weights: Weights, like: Weights) -> str | None:
 
 
 def flaw(weights: Weights, like: Weights) -> str | None:
-    """Why these weights cannot stand in for `like`, or None: names, shapes, dtypes, sane values."""
+    """Why these weights cannot replace `like`, or None: names, shapes, dtypes, sane values."""
     if (fault := form_flaw(weights, like)) is not None:
         return fault
     if isinstance(weights, Packed) and all(map(_sane, weights.sections)):
@@ -174,12 +172,12 @@ def flaw(weights: Weights, like: Weights) -> str | None:
 
 
 def _sane(tensor: Tensor) -> bool:
-    """By its extremes, of which NaN would be one, where it has such: that is several times faster."""
+    """Whether values are finite and of plausible size. Extremes, which NaN would be among, are several times faster."""
     if tensor.is_floating_point() and tensor.numel():
         return all(abs(float(extreme)) <= MOST for extreme in torch.aminmax(tensor))
     return bool(torch.isfinite(tensor).all())
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """A copy as safetensors wants it: in row-major order, sharing memory with no other."""
+    """A copy as safetensors needs it: in row-major order, with its own memory."""
     return tensor.detach().clone(memory_format=torch.contiguous_format)
