@@ -315,7 +315,7 @@ def test_reproduce_lists_what_there_is(tmp_path: Path) -> None:
 
 MISTAKES = {
     "did you mean 'svhn_2task'?": (["reproduce", "svhn"], 2),
-    "this ablation for fedclass only": (["reproduce", "beta", "--methods", "fedavg"], 2),
+    "this ablation only for fedclass": (["reproduce", "beta", "--methods", "fedavg"], 2),
     "against fedwa: there is no such row; name one of: fedavg (standard); fedclass (paper)": (
         ["compare", "--against", "fedwa"],
         2,

@@ -116,8 +116,8 @@ def test_evaluation_as_a_table_and_as_json(place: Path, tiny_file: Path, tmp_pat
     mean = np.mean([result["accuracy_per_class"][name] for name in "012"])
     assert f"all, per image (micro) 30 {mean:.1f}" in " ".join(table.split())
     assert f"all, per class (macro) {mean:.1f}" in " ".join(table.split())
-    assert "left out, because the model does not know them: zebra (10 images)" in table
-    assert "the model also knows, but the data does not have: 3" in table
+    assert "left out, unknown to the model: zebra (10 images)" in table
+    assert "known to the model, but not in the data: 3" in table
 
 
 @pytest.mark.slow

@@ -613,7 +613,7 @@ def test_several_runs_are_reported_in_the_working_folder_or_where_told(made, tol
     ("place", "message"),
     [
         ("nowhere", "no such folder"),
-        ("empty", "is no run directory"),
+        ("empty", "is not a run directory"),
         ("cut", "line 3: not an event of fedclass"),
         ("mixed", "report them apart"),
     ],

@@ -354,7 +354,7 @@ def test_a_sink_that_breaks_down_warns_once_and_the_others_go_on(
             tell(0, event)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"warning: {root}: mlflow failed and is left out (")
-    assert line.endswith("; the run goes on")
+    assert line.endswith("; the run continues")
     assert len(tensorboard_reads(root)[0]["loss"]) == 4
 
 

@@ -9,7 +9,8 @@ from fedclass.errors import ConfigError
 from fedclass.report.history import read_history
 from fedclass.report.html import write_report
 from fedclass.runs.find import find_all
-from fedclass.runs.kept import NAME, check
+from fedclass.runs.kept import is_kept, read_result
+from fedclass.runs.layout import RunDirectory
 
 Place = str | os.PathLike[str]
 
@@ -39,8 +40,8 @@ def write(places: Place | Iterable[Place], *, out: Place | None = None, picture:
         raise ConfigError(f"picture {picture}: is an SVG file; let its name end in .svg")
     found = find_all(folders)
     for path in found:
-        if (path / NAME).exists():
-            check(path)
+        if is_kept(path) or RunDirectory(path).finished:
+            read_result(path)  # refuses a summary that is damaged, and a kept run that was changed
     histories = [read_history(path) for path in found]
     if out is None and len(folders) == 1:
         page, figures = folders[0] / "report.html", folders[0] / "figures"
