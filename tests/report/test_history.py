@@ -137,7 +137,7 @@ def test_an_event_cut_short_by_a_crash_is_left_out(tmp_path):
 
 DAMAGE = {
     "line 2: not an event": lambda lines: [lines[0], lines[1][:40], *lines[2:]],
-    "no run has started": lambda lines: lines[1:],
+    "the run has not started yet": lambda lines: lines[1:],
     "rounds are missing or out of order": lambda lines: [lines[0], *lines[2:]],
     "tasks are missing or out of order": lambda lines: [*lines[:3], *lines[4:]],
     "not all of its tasks are": lambda lines: [*lines[:4], lines[-1]],

@@ -1,4 +1,4 @@
-"""A page about runs, and its figures: `fedclass report`."""
+"""A page about runs and its figures: `fedclass report`."""
 
 import os
 from collections.abc import Iterable
@@ -23,21 +23,21 @@ class Written:
 
 
 def report(places: Place | Iterable[Place], *, out: Place | None = None, picture: Place | None = None) -> Path:
-    """Write a page about a run, or about several side by side, and its figures; returns the page.
+    """Write a page about one run or several runs side by side, and its figures. Returns the page.
 
     places: run directories, or folders with runs in them.  out: the page; by default report.html in the place, or in
-    this folder if there are several.  picture: an SVG file for accuracy and forgetting over rounds.
+    the current folder if there are several.  picture: an SVG file for accuracy and forgetting over rounds.
     """
     return write(places, out=out, picture=picture).page
 
 
 def write(places: Place | Iterable[Place], *, out: Place | None = None, picture: Place | None = None) -> Written:
-    """The page and the folder of its figures, as SVG, PDF and PNG; arguments as of `report`."""
+    """Write the page and the folder of its figures, as SVG, PDF and PNG. Arguments as in `report`."""
     given = [places] if isinstance(places, str | os.PathLike) else list(places)
     folders = [Path(place).expanduser() for place in given]
     drawn = None if picture is None else Path(picture).expanduser()
     if drawn is not None and drawn.suffix != ".svg":
-        raise ConfigError(f"picture {picture}: is an SVG file; let its name end in .svg")
+        raise ConfigError(f"picture {picture}: the name must end in .svg")
     found = find_all(folders)
     for path in found:
         if is_kept(path) or RunDirectory(path).finished:
