@@ -215,8 +215,7 @@ def compared(
         return Study(root, members, foreseen=foreseen(members, how))
     if choosing.budget is not None:
         return search(members, root, budget=choosing.budget, how=how)
-    with said_when_stopped(root, how.again(root)):
-        failures = carry_out(members, how, against=against)
+    failures = carry_out(members, how, root, against=against)
     finished = [Result.read(member.path) for number, member in enumerate(members) if number not in failures]
     if not finished:
         return Study(root, members, failures=failures)
@@ -230,12 +229,13 @@ def compared(
 def carry_out(
     members: "Sequence[Member]",
     how: How,
+    root: Path,
     *,
     against: str | None = None,
     until: Sequence[int] | None = None,
     prepared: Callable[[], None] = lambda: None,
 ) -> dict[int, FedclassError]:
-    """Run what is missing, shown live. Returns failures by the member's number.
+    """Run what is missing, shown live. Returns failures by the member's number. root: the folder of all runs.
 
     `fedclass table` will show the runs in the order of the members, and differences from the row `against`.
     until: the number of tasks after which each run stops.  prepared: is called after all checks, before the first run.
@@ -258,7 +258,7 @@ def carry_out(
 
     runs = [(member.experiment, member.path) for member in members]
     finished = [number for number, (_, path) in enumerate(runs) if RunDirectory(path).finished]
-    with contextlib.ExitStack() as stack:
+    with said_when_stopped(root, how.again(root)), contextlib.ExitStack() as stack:
         record = stack.enter_context(open_sinks(how.sinks, [path for _, path in runs]))
         shown = stack.enter_context(display(names(members), finished=finished)) if how.progress else None
 

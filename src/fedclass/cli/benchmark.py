@@ -112,7 +112,7 @@ def run(
     """
     from fedclass.experiment.grid import Member, expand
     from fedclass.experiment.protocol import find_protocol
-    from fedclass.studies import How, carry_out, said_when_stopped
+    from fedclass.studies import How, carry_out
 
     found = find_protocol(protocol)
     _only_places(places or ())
@@ -123,9 +123,8 @@ def run(
     for member in members:
         found.check(member.experiment, where=f"--methods {member.choice.name}")
     found.check_folder(root)
-    how = How(workers, reuse, changed_code, sinks or ())
-    with said_when_stopped(root, "type the same again"):
-        failures = carry_out(members, how, against=against, prepared=lambda: found.write(root))
+    how = How(workers, reuse, changed_code, sinks or (), again=lambda _: "type the same again")
+    failures = carry_out(members, how, root, against=against, prepared=lambda: found.write(root))
     if len(failures) < len(members):
         _print([root], against=against)
     end(members, failures)

@@ -65,7 +65,7 @@ def search(members: "Sequence[Member]", root: Path, *, budget: float, how: "How"
     from fedclass.report.rows import labels
     from fedclass.report.tables import results_tables
     from fedclass.runs.summary import Result
-    from fedclass.studies import Study, carry_out, said_when_stopped, setting
+    from fedclass.studies import Study, carry_out, setting
 
     field, tasks = candidates_of(members), tasks_of(members)
     seeds = [member.experiment.seed for member in field[0].runs]
@@ -79,8 +79,7 @@ def search(members: "Sequence[Member]", root: Path, *, budget: float, how: "How"
             field = [field[at] for at in sorted(better_half(scores, rung.candidates))]
         learned = parts(rung.tasks, tasks, seeds)
         todo = [run for candidate in field for run in candidate.runs if run.experiment.seed in learned]
-        with said_when_stopped(root, how.again(root)):
-            failures = carry_out(todo, how, until=[learned[run.experiment.seed] for run in todo])
+        failures = carry_out(todo, how, root, until=[learned[run.experiment.seed] for run in todo])
         if failures:
             return Study(root, members, failures={numbers[todo[at].path]: error for at, error in failures.items()})
         scores = [_score(candidate, learned) for candidate in field]

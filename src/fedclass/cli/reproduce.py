@@ -89,7 +89,7 @@ def reproduce(
     from fedclass.runs.config_file import flat
     from fedclass.runs.layout import write_atomically
     from fedclass.runs.summary import Result
-    from fedclass.studies import How, carry_out, said_when_stopped, setting
+    from fedclass.studies import How, carry_out, setting
 
     if name is None:
         _list()
@@ -98,12 +98,11 @@ def reproduce(
     parts = find(name)
     runs_by_part = [_runs_of(part, methods, system, seeds, overrides or [], out) for part in parts]
     members = [run.member for runs in runs_by_part for run in runs]
-    how = How(workers, reuse, changed_code, sinks or ())
+    how = How(workers, reuse, changed_code, sinks or (), again=lambda _: "type the same again")
     if dry_run:
         show_foreseen(foreseen(members, how), how)
         return
-    with said_when_stopped(out, "type the same again"):
-        failures = carry_out(members, how)
+    failures = carry_out(members, how, out)
     failed = {members[number].path for number in failures}
     shown = []
     for part, runs in zip(parts, runs_by_part, strict=True):
