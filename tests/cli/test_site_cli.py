@@ -214,11 +214,11 @@ def test_nothing_is_deleted_without_a_yes_or_on_a_wrong_name(site: Site) -> None
     before = {path: path.read_bytes() for path in store.rglob("*.*")}
     assert call("site", "forget", "0", "--store", store, typed="n\n").startswith("1 ")
     for arguments, reason in (
-        (("forget", "9", "--store", store), "nothing is kept of class '9'; there are 0, 1"),
+        (("forget", "9", "--store", store), "nothing is kept of class '9'; classes are 0, 1"),
         (("forget", "--store", store), "give the name of a class, --image, --older-than, or --all"),
         (("forget", "0", "--all", "--store", store), "give the name of a class, --image, --older-than, or --all"),
         (("forget", "0", "--federation", "x", "--store", store), "--federation x: not in"),
-        (("show", "--store", store / "x"), "is no folder"),
+        (("show", "--store", store / "x"), "no such folder"),
     ):
         with pytest.raises(ConfigError, match=reason):
             call("site", *arguments)

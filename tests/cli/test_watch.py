@@ -212,7 +212,7 @@ def test_it_says_when_a_run_has_been_silent_for_long(
     os.utime(RunDirectory(tmp_path).events, (1e9, 1e9))
     monkeypatch.setattr("fedclass.cli.watch.time", SimpleNamespace(time=lambda: 1e9 + age))
     out = called("watch", str(tmp_path), "--once", cwd=tmp_path).stdout
-    assert [line for line in out.splitlines() if "no news" in line] == [said] * bool(said)
+    assert [line for line in out.splitlines() if "no event for" in line] == [said] * bool(said)
 
 
 def test_it_says_so_once_and_goes_on_watching(tmp_path: Path) -> None:

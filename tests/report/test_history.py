@@ -148,7 +148,7 @@ DAMAGE = {
         *lines[2:],
     ],
     "do not fit together (zip": lambda lines: [lines[0], _with(lines[1], losses=[1.0]), *lines[2:]],
-    "other classes": lambda lines: [_with(lines[0], classes=["a"]), *lines[1:]],
+    "different numbers of classes": lambda lines: [_with(lines[0], classes=["a"]), *lines[1:]],
 }
 
 
