@@ -415,7 +415,7 @@ def test_the_cache_is_pruned(tiny_settings: list[str], tmp_path: Path) -> None:
     assert "0 entries removed" in fedclass("cache", "prune", "--older-than", "1", cwd=tmp_path, **home).stdout
     pruned = fedclass("cache", "prune", "--keep-gb", "0", cwd=tmp_path, **home).stdout
     assert pruned.startswith("2 entries removed")
-    assert "0 stay" in pruned
+    assert "0 left" in pruned
 
 
 def test_help_keeps_what_stands_in_brackets(tmp_path: Path) -> None:
