@@ -1,4 +1,4 @@
-"""Data from outside, checked against a dataclass: settings of people, JSON of files and messages.
+"""Data from outside, checked against dataclasses: users' settings, and JSON in files and messages.
 
 An error says where, what, and what to do next.
 """
@@ -20,15 +20,15 @@ from fedclass.errors import ConfigError
 
 T = TypeVar("T")
 
-LARGEST = 2**31 - 1  # of whole numbers in a table; any more are a slip of the pen, such as rounds = 1e12
-_adapter: Any = cache(TypeAdapter)  # to make one takes longer than to use it
+LARGEST = 2**31 - 1  # whole number in a table; a larger one is a typing mistake, such as rounds = 1e12
+_adapter: Any = cache(TypeAdapter)  # making one takes longer than using it
 
 
 # Settings.
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a file; one that cannot be read is an OSError."""
+    """The tables of a file. OSError if the file cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -36,7 +36,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def toml_value(text: str) -> Any:
-    """What is typed after a key: TOML where it can be read as such, and text otherwise."""
+    """A value as typed after a key: read as TOML if possible, otherwise as text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -44,7 +44,7 @@ def toml_value(text: str) -> Any:
 
 
 class TableError(ConfigError):
-    """A key that is unknown, or its value that is not allowed. told: what is wrong, without the place and the value."""
+    """An unknown key, or a value that is not allowed. told: what is wrong, without place and value."""
 
     where = key = told = ""
 
@@ -56,7 +56,7 @@ def _fault(where: str, key: str, told: str, value: str = "") -> TableError:
 
 
 def read_table(kind: type[Any], table: object, where: str) -> Any:
-    """A table as the dataclass that describes it."""
+    """Read a table as the dataclass that describes it."""
     if not isinstance(table, dict):
         raise ConfigError(f"{where}: must be a table, got {table!r}")
     only_known(table, [f.name for f in fields(kind)], where)
@@ -82,24 +82,23 @@ def read_table(kind: type[Any], table: object, where: str) -> Any:
 def only_known(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
     for key in table:
         if key not in known:
-            hint = did_you_mean(key, known) or (f"known are {', '.join(known)}" if known else "there are no keys")
+            hint = did_you_mean(key, known) or (f"known keys: {', '.join(known)}" if known else "there are no keys")
             raise _fault(where, key, f"unknown key {key!r}; {hint}")
 
 
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """cutoff: how alike two words must be, from 0 to 1."""
+    """cutoff: how similar two words must be, from 0 to 1."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f"did you mean {near[0]!r}?" if near else None
 
 
-# Records: what programs have written for programs.
+# Records: written by programs for programs.
 
 
 def read_record(kind: type[T], content: object, *, exact: bool = False) -> T:
-    """Values as JSON has them, as the dataclass or type that describes them; a ValueError says what is wrong.
+    """Read values from JSON as the dataclass or type that describes them. A ValueError says what is wrong.
 
-    Fields that a dataclass lacks are passed over: a later version may have written them.  exact: they are an error, and
-    so are those that are left out.
+    Unknown fields are ignored: a later version may have written them.  exact: unknown and missing fields are errors.
     """
     if exact and is_dataclass(kind):
         known = {f.name for f in fields(kind)}
@@ -116,5 +115,5 @@ def read_record(kind: type[T], content: object, *, exact: bool = False) -> T:
 
 
 def json_sha256(content: object, *, default: Any = None) -> str:
-    """SHA-256 of values that JSON can hold, whatever the order of their keys.  default: as in `json.dumps`."""
+    """SHA-256 of values that JSON can hold, regardless of the order of keys.  default: as in `json.dumps`."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=default).encode()).hexdigest()

@@ -25,7 +25,7 @@ from fedclass.runs.order import Order
 from fedclass.runs.summary import Result
 from fedclass.sinks import open_sinks
 
-if TYPE_CHECKING:  # brings PyTorch along, which tables do without
+if TYPE_CHECKING:  # these import torch, which tables do not need
     from fedclass.cli.budget import Found
     from fedclass.cli.foresee import Row
     from fedclass.experiment.config import Experiment
@@ -39,9 +39,9 @@ Overrides = Sequence[str] | Mapping[str, object]
 
 @dataclass(frozen=True)
 class How:
-    """The options of all that carries out several runs.
+    """Options for carrying out several runs.
 
-    again: what to do after a stop, given the folder.  dry_run: only foresee what would be trained.
+    again: how to resume after a stop, given the folder.  dry_run: only say what would be trained.
     """
 
     workers: int | None = None
@@ -56,7 +56,7 @@ class How:
 
 @dataclass(frozen=True)
 class Choosing:
-    """Between settings, by validation images. budget: in full runs; none: all are run.  save: the best will be kept."""
+    """How to choose between settings. budget: in full runs; None: all are run.  save: the best will be saved."""
 
     budget: float | None = None
     save: bool = False
@@ -67,7 +67,7 @@ NO_CHOICE = Choosing()
 
 @dataclass(frozen=True)
 class Study:
-    """Runs that have been carried out, or foreseen. failures: by the member's number.  found: the best, by a budget."""
+    """Runs, carried out or planned. failures: by the member's number.  found: the best, of a sweep with a budget."""
 
     root: Path
     members: "Sequence[Member]"
@@ -80,12 +80,12 @@ class Study:
 
     @property
     def others(self) -> list[str]:
-        """Runs in the same folder that are no part of this."""
+        """Runs in the same folder that do not belong to this study."""
         own = {member.path for member in self.members}
         return sorted(events.parent.name for events in self.root.glob("*/events.jsonl") if events.parent not in own)
 
     def records(self) -> list[Record]:
-        """One for each run, as in results.csv, or of what is left to do of it; what failed is raised."""
+        """One for each run, as in results.csv; of a dry run, what is left to do. Failures are raised."""
         if self.failures:
             known = names(self.members)
             told = "; ".join(f"{known[number]}: {failure}" for number, failure in self.failures.items())
@@ -114,12 +114,12 @@ def compare(
 ) -> list[Record]:
     """Run several methods on the same data, partition and seeds. Returns a record for each run, as in results.csv.
 
-    methods: names, such as "fedclass:beta=8", your own classes, or objects of them.  against: the row that differences
-    are taken from; by default the first.  out: the folder for all runs, by default one below runs/; the same call goes
-    on where it stopped.  workers: cores to use, by default all.  reuse: take over tasks that an earlier run with the
-    same beginning learned.  changed_code: take what the folder holds although code has changed since.  nice: from 0 to
-    19, how far other programs go first; it holds for this process until it ends.  dry_run: train nothing; the records
-    say what is left to do of each run, and how long it would take here, by a short calibration.
+    methods: names, such as "fedclass:beta=8", your own classes, or instances of them.  against: the row to compare
+    with; by default the first.  out: the folder for all runs, by default one below runs/; the same call resumes where
+    it stopped.  workers: cores to use, by default all.  reuse: reuse tasks that an earlier run with the same beginning
+    learned.  changed_code: use what the folder contains although code has changed since.  nice: from 0 to 19, a lower
+    priority for this process, until it ends.  dry_run: train nothing; the records say what is left to do for each run,
+    and how long it would take here, by a short calibration.
     """
     from fedclass.experiment.grid import methods_given
 
@@ -147,14 +147,14 @@ def sweep(
 ) -> list[Record]:
     """Run one recipe with several values of its keys, in all combinations. Returns a record for each run.
 
-    settings: {"method.beta": [0, 1, 3], "data.validation": 0.1}, a list for what is varied; a list that is one value
-    stands in a list of its own, {"stream.tasks": [[5, 5], [2, 8]]}. Or as typed: ["method.beta=0,1,3"].
+    settings: {"method.beta": [0, 1, 3], "data.validation": 0.1}, with a list for each key that is varied. Where a value
+    is itself a list, give a list of lists: {"stream.tasks": [[5, 5], [2, 8]]}. Or as typed: ["method.beta=0,1,3"].
 
-    With data.validation, rows are compared on images that clients hold out, and only the best has test figures.
+    With data.validation, rows are compared on images that clients hold out, and only the best row has test figures.
 
-    budget: spend no more than so many full runs (all tasks, one seed), by successive halving on validation images; the
-    records are those of the best.  save: write the best values to this TOML file, under the method's name. The other
-    arguments are those of `compare`.
+    budget: spend no more than this many full runs (all tasks, one seed), by successive halving on validation images;
+    the records are those of the best setting.  save: write the best values to this TOML file, under the method's name.
+    The other arguments are those of `compare`.
     """
     from fedclass.cli.budget import save_found
     from fedclass.experiment.grid import read_sweep
@@ -172,8 +172,8 @@ def sweep(
 def table(places: Place | Iterable[Place], *, against: str | None = None) -> list[Record]:
     """The results of finished runs: a record for each row, with means and deviations over seeds, and differences.
 
-    places: run directories, or folders with runs in them.  against: the row that differences are taken from; by default
-    the one that the folder was compared with, or the first.
+    places: run directories, or folders with runs in them.  against: the row to compare with; by default the one that
+    the folder's runs were compared with, or the first.
     """
     given = [places] if isinstance(places, str) or not isinstance(places, Iterable) else places
     results, usual = collect(
@@ -182,7 +182,7 @@ def table(places: Place | Iterable[Place], *, against: str | None = None) -> lis
     return row_records(results, against=against or usual)
 
 
-# What the commands share with these.
+# Shared with the commands.
 
 
 def compared(
@@ -198,7 +198,7 @@ def compared(
     choosing: Choosing = NO_CHOICE,
     told: "Callable[[Experiment], None]" = lambda _: None,
 ) -> Study:
-    """Run what is missing; write results.md, results.tex and results.csv. told: hears of the first experiment."""
+    """Run what is missing; write results.md, results.tex and results.csv. told: is called with the first experiment."""
     from fedclass.cli.budget import check_choosing, search
     from fedclass.cli.foresee import foreseen
     from fedclass.engines.starting import be_nice
@@ -215,8 +215,7 @@ def compared(
         return Study(root, members, foreseen=foreseen(members, how))
     if choosing.budget is not None:
         return search(members, root, budget=choosing.budget, how=how)
-    with said_when_stopped(root, how.again(root)):
-        failures = carry_out(members, how, against=against)
+    failures = carry_out(members, how, root, against=against)
     finished = [Result.read(member.path) for number, member in enumerate(members) if number not in failures]
     if not finished:
         return Study(root, members, failures=failures)
@@ -230,15 +229,16 @@ def compared(
 def carry_out(
     members: "Sequence[Member]",
     how: How,
+    root: Path,
     *,
     against: str | None = None,
     until: Sequence[int] | None = None,
     prepared: Callable[[], None] = lambda: None,
 ) -> dict[int, FedclassError]:
-    """Run what is missing, shown live. Returns failures by the member's number. until: tasks after which each stops.
+    """Run what is missing, shown live. Returns failures by the member's number. root: the folder of all runs.
 
     `fedclass table` will show the runs in the order of the members, and differences from the row `against`.
-    prepared: is called once nothing can be wrong any more with any run, before the first one is run.
+    until: the number of tasks after which each run stops.  prepared: is called after all checks, before the first run.
     """
     from fedclass.cli.display import display
     from fedclass.experiment.parallel import run_all
@@ -258,7 +258,7 @@ def carry_out(
 
     runs = [(member.experiment, member.path) for member in members]
     finished = [number for number, (_, path) in enumerate(runs) if RunDirectory(path).finished]
-    with contextlib.ExitStack() as stack:
+    with said_when_stopped(root, how.again(root)), contextlib.ExitStack() as stack:
         record = stack.enter_context(open_sinks(how.sinks, [path for _, path in runs]))
         shown = stack.enter_context(display(names(members), finished=finished)) if how.progress else None
 
@@ -282,7 +282,7 @@ def carry_out(
 
 @contextlib.contextmanager
 def said_when_stopped(written: Path, how: str) -> Iterator[None]:
-    """Whoever stops work, by Ctrl-C or by a signal, is told how it goes on, once it has written anything."""
+    """After Ctrl-C or a signal, say how to resume, if anything has been written."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
@@ -297,13 +297,13 @@ def names(members: "Sequence[Member]") -> list[str]:
 
 
 def setting(member: "Member") -> Setting:
-    """What tables will know of a run, before it is run."""
+    """The setting by which tables will know a run, before it is run."""
     e = member.experiment
     return Setting.of(e.to_tables(), method=e.method_name, variant=e.method.variant_name)
 
 
 def _check_reference(members: "Sequence[Member]", against: str) -> None:
-    """In each of the tables to come, so that a mistake is found before hours of work."""
+    """Look for the row in each future table, so that a mistake is found before hours of work."""
     tables: dict[tuple[str, str], list[Setting]] = {}
     for member in members:
         e = member.experiment

@@ -135,9 +135,16 @@ def imported(path: str, *, where: str) -> object:
                 f"{where}: {path!r} was defined in a script, a notebook or a function, and cannot be imported from "
                 "here; continue there, or move it to a module and start again with package.module:name"
             ) from error
-        raise ConfigError(
-            f"{where}: cannot import {path!r} ({reason(error)}); write package.module:name, importable from here"
-        ) from error
+        raise ConfigError(f"{where}: cannot import {path!r} ({reason(error)}); {_how_to_name(path)}") from error
+
+
+def _how_to_name(path: str) -> str:
+    """What to type instead."""
+    module, _, name = path.partition(":")
+    file = Path(module)
+    if file.suffix != ".py":
+        return "write package.module:name, importable from here"
+    return f"name the module, not the file: {file.stem}:{name}, in the folder of {file.name}"
 
 
 def _found(path: str) -> object:

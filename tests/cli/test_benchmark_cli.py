@@ -1,6 +1,7 @@
 """fedclass benchmark as a user types it, with real runs of a protocol on the tiny data set."""
 
 import json
+import shlex
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -9,7 +10,9 @@ import tomli_w
 
 from commands import called
 from fedclass.cli.benchmark import PAGE_TITLE
+from fedclass.cli.display import Plain
 from fedclass.experiment.protocol import STORED
+from fedclass.runs.events import RoundFinished
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "results" / "benchmark"
@@ -94,6 +97,24 @@ def test_a_result_is_verified_by_running_it_again(folder: Path, tiny_file: Path)
     assert "differs" not in shown
 
 
+def test_an_interrupted_check_goes_on_as_it_says(
+    folder: Path, tiny_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_display: object, _number: int, event: object) -> None:
+        if isinstance(event, RoundFinished) and event.task == 1:  # the first task may come from the cache
+            raise KeyboardInterrupt
+
+    words = ["verify", "kept/tiny-v2/fedavg-s0", "--set", f"data.path={tiny_file}"]
+    with monkeypatch.context() as patched:
+        patched.setattr(Plain, "tell", interrupt)
+        stopped = called("benchmark", *words, cwd=folder)
+    advice = stopped.stderr.splitlines()[0]
+    assert advice.startswith("stopped; to go on, type the same again with --out runs/")
+    shown = done(*words, *shlex.split(advice)[-2:], cwd=folder)
+    assert "resumed before task 2, round" in shown
+    assert "Verified" in shown
+
+
 def test_a_result_that_is_not_what_comes_out_is_found_out(folder: Path) -> None:
     """Even one that was changed together with its hashes: an own run that nobody has kept has none."""
     run = folder / "runs" / "benchmark" / "tiny-v2" / "fedavg-s0"
@@ -125,7 +146,7 @@ def test_other_images_are_refused_before_anything_runs(folder: Path, tmp_path: P
 
     other = write_tiny(tmp_path / "other.npz", train=23)
     told = failed("verify", "kept/tiny-v2/fedavg-s0", "--set", f"data.path={other}", cwd=folder, code=4)
-    assert "was made with other images of npz" in told
+    assert "was made with images of npz with sha256" in told
     assert "--set data.path" in told
 
 
@@ -154,8 +175,8 @@ def test_mistakes_are_told_before_anything_runs(tmp_path: Path) -> None:
     assert "cifar100" in missing
     assert not list(tmp_path.rglob("*.toml"))  # nothing is left behind
     assert "no such folder" in failed("table", "nowhere", cwd=tmp_path, code=4)
-    assert "holds no results of a protocol" in failed("table", ".", cwd=tmp_path, code=4)
-    assert "let the name end in .html or .md" in failed("page", ".", "--out", "x.pdf", cwd=tmp_path, code=2)
+    assert "contains no results of a protocol" in failed("table", ".", cwd=tmp_path, code=4)
+    assert "the name must end in .html or .md" in failed("page", ".", "--out", "x.pdf", cwd=tmp_path, code=2)
 
 
 def test_the_protocols_are_listed_and_shown(tmp_path: Path) -> None:
@@ -164,7 +185,7 @@ def test_the_protocols_are_listed_and_shown(tmp_path: Path) -> None:
         assert name in shown
     about = done("show", "cifar100_10task-reduced", cwd=tmp_path)
     assert "LANDER" in about
-    assert "REDUCED, for minutes on two cores: data.fraction=0.1" in about
+    assert "REDUCED, to take minutes on two cores: data.fraction=0.1" in about
     assert "model.name = resnet8" in about
 
 

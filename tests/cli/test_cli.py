@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from importlib import metadata
+from importlib import metadata, resources
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -16,12 +16,14 @@ from PIL import Image
 from commands import called as fedclass
 from fedclass import __version__
 from fedclass.cli.catalogue import glance
+from fedclass.cli.keys import STORED, renew
 from fedclass.cli.version import commit
 from fedclass.experiment.config import Experiment
 from fedclass.methods import METHODS
 from fedclass.runs.config_file import flat
-from fedclass.runs.events import RoundFinished, RunStarted, read_events
+from fedclass.runs.events import EventLog, RoundFinished, RunFailed, RunStarted, read_events
 
+KEPT_RUN = Path(__file__).parents[2] / "results/benchmark/digits_5task-reduced-v1/fedavg-s0"
 FEDCLASS = [sys.executable, "-c", "from fedclass.cli import main; main()"]
 
 
@@ -58,7 +60,7 @@ def test_compare_runs_methods_side_by_side_and_list_finds_them(tiny_settings: li
         assert f"both/{name}" in listed
     assert listed.count("4/4") == 4
     again = fedclass("compare", *words, cwd=tmp_path)
-    assert again.stdout.count("finished before; nothing is left to do") == 4
+    assert again.stdout.count("already finished") == 4
     assert "round" not in again.stdout, "nobody waits for rounds that are over"
 
     alone = fedclass(
@@ -229,7 +231,7 @@ def test_one_failing_member_does_not_take_the_others_with_it(tiny_settings: list
     assert "Traceback" not in result.stderr
     assert "mine:Diverges: all/mine-Diverges-s0: task 1, round 1: 0 of 3 updates were usable" in result.stderr
     assert "fedavg (standard)" in result.stdout
-    assert "Nothing is compared or chosen until all runs are there" in result.stdout
+    assert "Nothing is compared or chosen until all runs are finished" in result.stdout
     assert "fedavg (standard)" in (tmp_path / "all" / "results.md").read_text()
     assert "its process ended early, with code 0" in result.stderr
     assert "mine:Raises: not today" in result.stderr
@@ -251,6 +253,17 @@ def test_names_are_not_read_as_markup_and_nothing_is_cut_off_in_a_pipe(tmp_path:
     assert "odd[/b]" in fedclass("list", ".", cwd=tmp_path).stdout
 
 
+def test_a_file_instead_of_a_module_is_told_how_to_name_the_method(tmp_path: Path) -> None:
+    for words in (("run", "--method", "mine.py:Mine"), ("compare", "--methods", "fedavg,mine.py:Mine")):
+        told = failed(fedclass(*words, cwd=tmp_path), 2)
+        assert told.endswith("name the module, not the file: mine:Mine, in the folder of mine.py\n")
+
+
+def test_a_folder_without_runs_is_told_what_makes_one(tmp_path: Path) -> None:
+    told = failed(fedclass("list", cwd=tmp_path), 4)
+    assert told == "error: runs: no such folder; name a folder that holds runs, or make a run with `fedclass run`\n"
+
+
 def test_methods_and_help_are_worth_reading(tmp_path: Path) -> None:
     listed = fedclass("methods", cwd=tmp_path).stdout
     for name in ("fedavg", "fedclass", "fedclass-tuned", "glfc", "fedicarl", "fedwa"):
@@ -268,6 +281,8 @@ def test_commands_that_train_nothing_do_not_wait_for_torch(tmp_path: Path) -> No
     """Each in one process after the other, where nothing else could have imported it."""
     (tmp_path / "runs").mkdir()
     commands = ["--help", "--version", "run --help", "data list", "methods", "list", "cache show", "reproduce"]
+    commands += ["keys", "keys train.rounds", "keys method --method fedwa", "cache prune --older-than 9999"]
+    commands += [f"{words} {KEPT_RUN}" for words in ("list", "table", "watch --once")]
     code = (
         "import sys\nfrom fedclass.cli import main\n"
         f"for words in {commands!r}:\n"
@@ -289,6 +304,13 @@ def test_what_is_said_of_methods_without_importing_them_is_true() -> None:
 
     read = [(each.id, each.summary, each.variants) for each in glance()]
     assert read == [(id, (kind.__doc__ or "").splitlines()[0], variants(kind)) for id, kind in METHODS.items()]
+
+
+def test_the_stored_keys_are_those_of_the_settings(tmp_path: Path) -> None:
+    renew(tmp_path / STORED)
+    stored = resources.files("fedclass.cli") / STORED
+    advice = "settings have changed; run: python -c 'from fedclass.cli.keys import renew; renew()'"
+    assert json.loads((tmp_path / STORED).read_text()) == json.loads(stored.read_text()), advice
 
 
 def test_keys_lists_all_that_a_recipe_may_hold(tmp_path: Path) -> None:
@@ -367,17 +389,33 @@ def test_list_tells_runs_apart(tiny_settings: list[str], tmp_path: Path) -> None
     assert listed("status=finished", "seed=1") == []
     assert "no run has a key 'beta'" in failed(fedclass("list", "--where", "beta=8", cwd=tmp_path), 2)
     assert "write it as KEY=VALUE" in failed(fedclass("list", "--where", "beta", cwd=tmp_path), 2)
+    with EventLog(tmp_path / "runs" / "strong" / "events.jsonl") as log:
+        log.write(RunFailed(reason="OSError: no space left"))
+    (record,) = map(
+        json.loads, fedclass("list", "--json", "--where", "status=failed", cwd=tmp_path).stdout.splitlines()
+    )
+    assert (record["run"], record["failure"]) == ("strong", "OSError: no space left")
+
+    summary = tmp_path / "runs" / "mild" / "summary.json"
+    whole = summary.read_bytes()
+    summary.write_bytes(whole[:-9])
+    told = failed(fedclass("report", "runs/mild", cwd=tmp_path), 4)
+    assert "runs/mild/summary.json: is damaged (" in told
+    summary.unlink()
+    advised = told.rpartition("`fedclass ")[2].partition("`")[0].split()
+    assert fedclass(*advised, cwd=tmp_path).returncode == 0
+    assert summary.read_bytes() == whole, "what the message advises helps"
 
 
 def test_the_cache_is_pruned(tiny_settings: list[str], tmp_path: Path) -> None:
     home = {"FEDCLASS_DATA": str(tmp_path / "data")}
-    assert "say what may go" in failed(fedclass("cache", "prune", cwd=tmp_path, **home), 2)
+    assert "give --older-than DAYS" in failed(fedclass("cache", "prune", cwd=tmp_path, **home), 2)
     assert fedclass("run", *settings(tiny_settings), "--out", "run", cwd=tmp_path, **home).returncode == 0
     assert fedclass("cache", "show", "--limit", "1", cwd=tmp_path, **home).stdout.count("fedclass (paper)") == 1
     assert "0 entries removed" in fedclass("cache", "prune", "--older-than", "1", cwd=tmp_path, **home).stdout
     pruned = fedclass("cache", "prune", "--keep-gb", "0", cwd=tmp_path, **home).stdout
     assert pruned.startswith("2 entries removed")
-    assert "0 stay" in pruned
+    assert "0 left" in pruned
 
 
 def test_help_keeps_what_stands_in_brackets(tmp_path: Path) -> None:

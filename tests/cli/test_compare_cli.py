@@ -88,7 +88,7 @@ def test_compare_writes_its_tables_and_table_prints_them_again(tiny_settings: li
     assert "seeds differ: fedclass (released) lacks 0" in line
     (both / "fedavg-s1" / "summary.json").unlink()
     line = failed("table", "both/fedavg-s0", "both/fedavg-s1", cwd=tmp_path, code=4)
-    assert "both/fedavg-s1: no finished runs to compare" in line
+    assert "both/fedavg-s1: contains no finished runs" in line
 
 
 def test_table_has_the_rows_and_the_reference_of_the_comparison(tiny_settings: list[str], tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_resume_refuses_edited_code_too_as_new_processes_see_it(tiny_settings: l
 def test_an_unfinished_run_is_left_out_with_a_warning_and_no_runs_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "runs" / "begun").mkdir(parents=True)
     (tmp_path / "runs" / "begun" / "events.jsonl").touch()
-    assert "no finished runs to compare there" in failed("table", "runs", cwd=tmp_path, code=4)
+    assert "contains no finished runs" in failed("table", "runs", cwd=tmp_path, code=4)
     assert "nowhere: no such folder" in failed("table", "nowhere", cwd=tmp_path, code=4)
     run = tmp_path / "runs" / "run"
     run.mkdir()
@@ -315,7 +315,7 @@ def test_reproduce_lists_what_there_is(tmp_path: Path) -> None:
 
 MISTAKES = {
     "did you mean 'svhn_2task'?": (["reproduce", "svhn"], 2),
-    "this ablation for fedclass only": (["reproduce", "beta", "--methods", "fedavg"], 2),
+    "this ablation only for fedclass": (["reproduce", "beta", "--methods", "fedavg"], 2),
     "against fedwa: there is no such row; name one of: fedavg (standard); fedclass (paper)": (
         ["compare", "--against", "fedwa"],
         2,

@@ -114,7 +114,7 @@ def test_verify_of_drawn_digits():
     result = run("verify", "synnum")
     assert (result.exit_code, result.output) == (
         0,
-        "synnum is drawn on demand: there are no files that could be wrong.\n",
+        "synnum is drawn on demand: there are no files to check.\n",
     )
 
 

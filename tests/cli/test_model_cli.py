@@ -89,7 +89,7 @@ def test_bad_images_are_named_before_anything_is_printed(place: Path, tmp_path: 
     said = refused(place, "predict", "run", "photos", str(tmp_path), "--json", code=3)
     assert "notes.txt: cannot be read as an image" in said
     (tmp_path / "notes.txt").unlink()
-    assert f"{tmp_path}: there are no images in this folder" in refused(place, "predict", "run", str(tmp_path), code=3)
+    assert f"{tmp_path}: no images in this folder" in refused(place, "predict", "run", str(tmp_path), code=3)
     assert "gone.png: cannot be read as an image (No such file" in refused(place, "predict", "run", "gone.png", code=3)
 
 
@@ -116,8 +116,8 @@ def test_evaluation_as_a_table_and_as_json(place: Path, tiny_file: Path, tmp_pat
     mean = np.mean([result["accuracy_per_class"][name] for name in "012"])
     assert f"all, per image (micro) 30 {mean:.1f}" in " ".join(table.split())
     assert f"all, per class (macro) {mean:.1f}" in " ".join(table.split())
-    assert "left out, because the model does not know them: zebra (10 images)" in table
-    assert "the model also knows, but the data does not have: 3" in table
+    assert "left out, unknown to the model: zebra (10 images)" in table
+    assert "known to the model, but not in the data: 3" in table
 
 
 @pytest.mark.slow

@@ -105,7 +105,7 @@ def test_what_is_forgotten_is_gone_and_stays_away(site: Site, setup: Setup) -> N
     left = folder.root / "state-0001.safetensors.part"
     left.write_bytes(b"what a crash has left")
     said = call("site", "forget", "0", "--store", store, "--federation", "trial", typed="y\n")
-    assert "trial: class '0' is deleted, 4 exemplars" in said
+    assert "trial: deleted class '0', 4 exemplars" in said
     assert not left.exists()
     for path in folder.root.iterdir():
         content = path.read_bytes()
@@ -134,16 +134,14 @@ def test_one_image_is_forgotten_and_stays_away_although_its_file_is_there(site: 
     files = {digest(np.asarray(Image.open(path))): path for path in sorted(site.settings.data.rglob("*.png"))}
     copy = files[gone].rename(store.parent / "copy.png")
     files[gone].write_bytes(copy.read_bytes())
-    assert "trial: 1 images are deleted, 1 exemplars" in call(
-        "site", "forget", "--image", copy, "--store", store, "--yes"
-    )
+    assert "trial: deleted 1 image, 1 exemplar" in call("site", "forget", "--image", copy, "--store", store, "--yes")
     for path in folder.root.glob("*.*"):
         assert path.name == "forgotten.json" or gone.encode() not in path.read_bytes()
     assert site.announce("trial", 2).classes == {"0": 5, "1": 6, "2": 6, "3": 6}
     assert run(site, setup, 0, "train") == 11
     run(site, setup, 0, "end_task")
     assert gone not in {entry.sha256 for entry in folder.state(1).ledger}
-    assert "forgotten images, which stay out: 1" in call("site", "show", "--store", store)
+    assert "forgotten images, no longer used: 1" in call("site", "show", "--store", store)
     with pytest.raises(DataError, match=r"nowhere.png: cannot be read as an image"):
         call("site", "forget", "--image", "nowhere.png", "--store", store, "--yes")
 
@@ -151,10 +149,10 @@ def test_one_image_is_forgotten_and_stays_away_although_its_file_is_there(site: 
 def test_old_exemplars_are_deleted(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     store = site.settings.store
     words = ("site", "forget", "--older-than", "30", "--store", store, "--yes")
-    assert "trial: what is older than 30 days is deleted, 0 exemplars" in call(*words)
+    assert "trial: deleted exemplars older than 30 days, 0 exemplars" in call(*words)
     later = (date.fromisoformat(today()) + timedelta(days=31)).isoformat()
     monkeypatch.setattr("fedclass.deploy.ledger.today", lambda: later)
-    assert "trial: what is older than 30 days is deleted, 8 exemplars" in call(*words)
+    assert "trial: deleted exemplars older than 30 days, 8 exemplars" in call(*words)
     assert FederationFolder(store / "trial").state(1).ledger == ()
 
 
@@ -194,7 +192,7 @@ def test_check_tries_everything_before_a_site_goes_online(site: Site, tmp_path: 
 def test_all_is_forgotten_everywhere(site: Site, setup: Setup) -> None:
     store = site.settings.store
     said = call("site", "forget", "--all", "--store", store, "--yes")
-    assert "trial: everything is deleted, 8 exemplars" in said
+    assert "trial: deleted everything, 8 exemplars" in said
     for name in ("trial", "other"):
         assert sorted(path.name for path in (store / name).iterdir()) == [".lock", "forgotten.json", "site.json"]
     assert run(site, setup, 0, "train") == 0
@@ -216,11 +214,11 @@ def test_nothing_is_deleted_without_a_yes_or_on_a_wrong_name(site: Site) -> None
     before = {path: path.read_bytes() for path in store.rglob("*.*")}
     assert call("site", "forget", "0", "--store", store, typed="n\n").startswith("1 ")
     for arguments, reason in (
-        (("forget", "9", "--store", store), "nothing is kept of class '9'; there are 0, 1"),
+        (("forget", "9", "--store", store), "nothing is kept of class '9'; classes are 0, 1"),
         (("forget", "--store", store), "give the name of a class, --image, --older-than, or --all"),
         (("forget", "0", "--all", "--store", store), "give the name of a class, --image, --older-than, or --all"),
         (("forget", "0", "--federation", "x", "--store", store), "--federation x: not in"),
-        (("show", "--store", store / "x"), "is no folder"),
+        (("show", "--store", store / "x"), "no such folder"),
     ):
         with pytest.raises(ConfigError, match=reason):
             call("site", *arguments)

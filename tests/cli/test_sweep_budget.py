@@ -31,7 +31,7 @@ def test_a_budget_stops_the_worse_candidates_and_finishes_the_best(
 
     planned = called(*sweep, "--dry-run", cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
-    assert planned.stdout.count("tasks 1 to 3, 1 rounds each") == 3
+    assert planned.stdout.count("tasks 1 to 3, 1 round each") == 3
     assert "By a calibration" in planned.stdout
     assert not (tmp_path / "few").exists()
 
@@ -46,6 +46,7 @@ def test_a_budget_stops_the_worse_candidates_and_finishes_the_best(
     }
     best = max((value for value in after if value != stopped), key=lambda value: after[value][2] or 0)
     assert f"best: optimizer.learning_rate={best}, validation accuracy {after[best][2]:.2f} %" in shown.stdout
+    assert f"fedavg (standard) optimizer.learning_rate={best} " in shown.stdout, "the tables name the winner"
     found = tomllib.loads((tmp_path / "best.toml").read_text())["fedavg"]
     assert found["settings"] == [f"optimizer.learning_rate={best}"]
     assert found["validation_accuracy"] == after[best][2]
@@ -59,7 +60,7 @@ def test_a_budget_stops_the_worse_candidates_and_finishes_the_best(
     left = called(*sweep, "--dry-run", cwd=tmp_path).stdout
     assert left.count("finished") == 2
     assert "2 rounds" in left
-    assert "task 3, 1 rounds each" in left
+    assert "task 3, 1 round each" in left
 
     same = {"method": "fedavg", "out": tmp_path / "few", "progress": False}
     (row,) = fedclass.sweep(None, [*keys, *own], budget=3, save=tmp_path / "again.toml", **same)
@@ -74,13 +75,13 @@ def test_a_budget_stops_the_worse_candidates_and_finishes_the_best(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--budget", "9"), "budget: chooses by validation images, of which there are none; set data.valid"),
+        (("--budget", "9"), "budget: chooses by validation images, and there are none; set data.valid"),
         (("--save", "b.toml"), "save: chooses by validation images"),
         (
             ("--budget", "1", "--set", "data.validation=0.25"),
             "budget 1: 3 candidates and 1 seed need at least 3 full",
         ),
-        (("--budget", "9", "--dry-run", "--set", "data.validation=0.25"), "leave against and dry run out"),
+        (("--budget", "9", "--dry-run", "--set", "data.validation=0.25"), "leave out against and dry run"),
         (
             ("--budget", "9", "--set", "data.validation=0.25", "--set", "stream.tasks=[2,2],[1,3]"),
             "candidates must have the same data and tasks",

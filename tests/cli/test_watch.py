@@ -140,7 +140,7 @@ def test_it_follows_a_run_from_what_is_there_through_a_resumption_to_its_results
         with log.open("r+b") as file:
             file.truncate(sum(map(len, log.read_bytes().splitlines(keepends=True)[:2])))
         write(root, RunResumed(task=0, round=1, machine={}))
-        it.hears("mine: goes on from task 1, round 2")
+        it.hears("mine: resumed before task 1, round 2")
         with log.open("ab", buffering=0) as file:
             file.write(b'{"event": "RoundFini')  # the run is killed while it writes
         write(root, a_round(0, 1), LEARNED)
@@ -197,10 +197,10 @@ def test_once_is_a_line_per_run(tmp_path: Path) -> None:
     ("age", "seconds", "said"),
     [
         (60, 2.0, ""),
-        (61, 2.0, "no news for 61 s; the run may have been stopped"),
+        (61, 2.0, "no event for 61 s; the run may have been stopped"),
         (61, 60.0, ""),
         (120, 60.0, ""),
-        (7200, 60.0, "no news for 2:00:00; the run may have been stopped"),
+        (7200, 60.0, "no event for 2:00:00; the run may have been stopped"),
     ],
     ids=["just now", "silent", "in a long round", "in two of them", "silent after long rounds"],
 )
@@ -212,7 +212,7 @@ def test_it_says_when_a_run_has_been_silent_for_long(
     os.utime(RunDirectory(tmp_path).events, (1e9, 1e9))
     monkeypatch.setattr("fedclass.cli.watch.time", SimpleNamespace(time=lambda: 1e9 + age))
     out = called("watch", str(tmp_path), "--once", cwd=tmp_path).stdout
-    assert [line for line in out.splitlines() if "no news" in line] == [said] * bool(said)
+    assert [line for line in out.splitlines() if "no event for" in line] == [said] * bool(said)
 
 
 def test_it_says_so_once_and_goes_on_watching(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_an_interrupt_ends_it_quietly(tmp_path: Path) -> None:
 
 def test_what_is_no_run_ends_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
-    for where, what in ((tmp_path, "is no run directory"), (tmp_path / "nowhere", "no such folder")):
+    for where, what in ((tmp_path, "is not a run directory"), (tmp_path / "nowhere", "no such folder")):
         code, _, error = shown(where, cwd=tmp_path)
         assert code == 4
         assert error.startswith("error: ")
@@ -277,8 +277,8 @@ def test_bars_follow_a_run_that_goes_on_and_a_task_that_is_reused(capsys: pytest
     assert bar.completed == 3.5
     assert bar.fields["where"] == "task 2/2, round 1/3, client 1/2"
     shown = " ".join(capsys.readouterr().out.split())
-    assert "mine: task 1 taken from an earlier run with the same beginning" in shown
-    assert "mine: goes on from task 2, round 1" in shown
+    assert "mine: task 1 reused from an earlier run with the same beginning" in shown
+    assert "mine: resumed before task 2, round 1" in shown
 
 
 def test_a_bar_that_joins_late_is_as_old_as_the_rounds_before_it() -> None:
@@ -298,9 +298,9 @@ def test_lines_tell_of_a_run_that_goes_on_and_a_task_that_is_reused(capsys: pyte
     for event in (STARTED, TaskReused(task=0, key="ab"), a_round(0, 2), RunResumed(task=1, round=2, machine={})):
         plain.tell(0, event)
     assert capsys.readouterr().out.splitlines()[1:] == [
-        "mine: task 1 taken from an earlier run with the same beginning",
+        "mine: task 1 reused from an earlier run with the same beginning",
         "mine: task 1/2, round 3/3, 2 clients, loss 0.500, accuracy 30.0 %",
-        "mine: goes on from task 2, round 3",
+        "mine: resumed before task 2, round 3",
     ]
 
 

@@ -258,7 +258,7 @@ def test_back_to_before_a_task_and_sites_follow(federation: Federation) -> None:
     first = federation.run()
     model = (run / "checkpoints" / "ended-0001" / "model" / "model.safetensors").read_bytes()
     said = typed(federation, "deploy", "back", str(run), "--task", "2", "--yes")
-    assert "is where it was before task 2" in said
+    assert "back to before task 2" in said
     assert (run / "model.safetensors").read_bytes() == model
     assert load_model(run).classes == ("ant", "bee")
     assert federation.run()["weights_sha256"] == first["weights_sha256"]

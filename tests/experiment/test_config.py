@@ -7,7 +7,8 @@ import pytest
 
 from fedclass.errors import ConfigError
 from fedclass.experiment.config import Experiment
-from fedclass.experiment.recipe import experiment, find_method, load, recipes
+from fedclass.experiment.grid import read_sweep
+from fedclass.experiment.recipe import experiment, find_method, load, recipes, typed_overrides
 from fedclass.methods import METHODS, FedCLASS
 
 PAPER = {
@@ -99,6 +100,14 @@ def test_the_former_name_of_the_demonstration_says_what_to_type(tmp_path: Path, 
         load("default")
     (tmp_path / "default").write_text("seed = 3")  # a file of one's own may be called so
     assert load("default").seed == 3
+
+
+def test_overrides_may_be_nested() -> None:
+    nested = {"train": {"rounds": 3}, "model": {"name": "my:net", "args": {"depth": 2}}, "seed": 4}
+    assert typed_overrides(nested) == ["train.rounds=3", "model.name=my:net", "model.args.depth=2", "seed=4"]
+    assert load(None, {"train": {"rounds": 3}}).train.rounds == 3
+    (one, two) = read_sweep({"method": {"beta": [1, 3]}})
+    assert (one.overrides, two.overrides) == (("method.beta=1",), ("method.beta=3",))
 
 
 def test_overrides_are_toml_or_text() -> None:

@@ -465,7 +465,7 @@ def test_options_that_exclude_each_other_are_refused(tmp_path: Path) -> None:
     done = called(*words, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (
         ConfigError.exit_code,
-        "error: --resume goes on in the run's own directory; leave --out out\n",
+        "error: --resume continues in the run's own directory; leave out --out\n",
     )
 
 

@@ -111,7 +111,7 @@ def test_a_reused_task_brings_its_validation_counts(tiny: Tiny, tmp_path: Path) 
     heard = ProgressLines()
     experiment = tiny("data.validation=0.25", method="fedclass")
     second = run_one(experiment, tmp_path / "b", lambda e: lines.append(heard.line(e) or ""), reuse=True)
-    assert any("task 1 taken from an earlier run" in line for line in lines)
+    assert any("task 1 reused from an earlier run" in line for line in lines)
     assert second["validation_accuracy_matrix"][0] == first["validation_accuracy_matrix"][0]
     alone = run_one(experiment, tmp_path / "c")
     assert second["validation_accuracy_matrix"] == alone["validation_accuracy_matrix"]

@@ -41,6 +41,6 @@ def test_a_run_that_comes_out_otherwise_is_told_figure_by_figure(result):
     assert (same.same, same.verdict) == (True, "Verified: the same weights, to the bit, and the same figures.")
     other = compared(known, result("fedavg", overall=60.0001, code={"fedclass": "b"}, **COST))
     assert not other.same
-    assert other.verdict.startswith("NOT the same: accuracy_last (fedclass's code is another one than the result's")
+    assert other.verdict.startswith("NOT the same: accuracy_last (fedclass's code differs from the result's")
     assert ("accuracy_last", "60.0000", "60.0001", "differs") in other.table.rows
     assert ("weights_sha256", "abababababababab", "abababababababab", "same") in other.table.rows

@@ -137,7 +137,7 @@ def test_an_event_cut_short_by_a_crash_is_left_out(tmp_path):
 
 DAMAGE = {
     "line 2: not an event": lambda lines: [lines[0], lines[1][:40], *lines[2:]],
-    "no run has started": lambda lines: lines[1:],
+    "the run has not started yet": lambda lines: lines[1:],
     "rounds are missing or out of order": lambda lines: [lines[0], *lines[2:]],
     "tasks are missing or out of order": lambda lines: [*lines[:3], *lines[4:]],
     "not all of its tasks are": lambda lines: [*lines[:4], lines[-1]],
@@ -148,7 +148,7 @@ DAMAGE = {
         *lines[2:],
     ],
     "do not fit together (zip": lambda lines: [lines[0], _with(lines[1], losses=[1.0]), *lines[2:]],
-    "other classes": lambda lines: [_with(lines[0], classes=["a"]), *lines[1:]],
+    "different numbers of classes": lambda lines: [_with(lines[0], classes=["a"]), *lines[1:]],
 }
 
 

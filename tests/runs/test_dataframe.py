@@ -115,7 +115,7 @@ def test_pandas_takes_them_as_they_are(folder: Path) -> None:
 def test_what_holds_no_runs_is_named_and_damage_is_warned_of(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="gone: no such folder"):
         fedclass.results(tmp_path / "gone")
-    with pytest.raises(RunError, match="there are no runs in it"):
+    with pytest.raises(RunError, match="contains no runs"):
         fedclass.results(tmp_path)
     for name in ("good", "bad"):
         (tmp_path / name).mkdir()

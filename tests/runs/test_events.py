@@ -203,7 +203,7 @@ def test_what_is_no_json_number_is_not_written(path, wrong):
 
 
 def test_what_is_no_run_directory_is_named(tmp_path):
-    with pytest.raises(RunError, match=r"events\.jsonl: cannot read it \(No such file.*is .* a run directory\?"):
+    with pytest.raises(RunError, match=r"events\.jsonl: cannot be read \(No such file.*is .* a run directory\?"):
         list(read_events(tmp_path / "events.jsonl"))
     (tmp_path / "events.jsonl").mkdir()
     with pytest.raises(RunError, match="Is a directory"):

@@ -38,8 +38,8 @@ def test_what_holds_no_run_is_named(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     assert find_runs(tmp_path) == []
     for waiting in (False, True):
-        with pytest.raises(RunError, match="is no run directory, and there is none within it"):
+        with pytest.raises(RunError, match="is not a run directory and contains none"):
             find_all([tmp_path], waiting=waiting)
     for name in ("nowhere", "notes.txt"):
-        with pytest.raises(RunError, match=f"{name}: no such folder; `fedclass list`"):
+        with pytest.raises(RunError, match=f"{name}: no such folder; name a folder that holds runs"):
             find_runs(tmp_path / name)

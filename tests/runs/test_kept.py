@@ -65,6 +65,17 @@ def test_what_is_kept_can_be_kept_again_elsewhere_and_over_itself_but_not_over_a
     assert check(target).summary["seed"] == 0
 
 
+def test_a_kept_run_without_its_hashes_is_refused_by_all_readers(target):
+    (target / "kept.json").unlink()
+    for read in (lambda: collect([target], print), lambda: report(target)):
+        with pytest.raises(
+            RunError, match=r"kept: has no kept\.json .* nothing shows whether the kept run was changed"
+        ):
+            read()
+    ((error,),) = list_runs(target)[1:]
+    assert "has no kept.json" in str(error)
+
+
 @pytest.mark.parametrize("name", ["summary.json", "config.toml", "events.jsonl.xz"])
 def test_what_was_changed_is_noticed(target, name):
     path = target / name
@@ -88,7 +99,7 @@ def test_a_summary_that_is_not_the_runs_is_not_kept(finished, tmp_path):
     path = tmp_path / "run" / "summary.json"
     summary = json.loads(path.read_text())
     path.write_text(json.dumps(summary | {"accuracy_last": 99.9}))
-    with pytest.raises(RunError, match="is not what the run's last event says"):
+    with pytest.raises(RunError, match="differs from the run's last event"):
         keep(tmp_path / "run", tmp_path / "kept")
     assert not (tmp_path / "kept").exists()
 

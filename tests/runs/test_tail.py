@@ -117,5 +117,5 @@ def test_damage_is_named_with_its_line(path: Path) -> None:
 
 def test_what_cannot_be_read_is_named(path: Path) -> None:
     path.mkdir()
-    with pytest.raises(RunError, match=r"events\.jsonl: cannot read it \(Is a directory\)"):
+    with pytest.raises(RunError, match=r"events\.jsonl: cannot be read \(Is a directory\)"):
         Tail(path).news()

@@ -355,7 +355,7 @@ def test_a_sink_that_breaks_down_warns_once_and_the_others_go_on(
     # MLflow may tell what it does, if a test before this one has imported it at its own level.
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
     assert line.startswith(f"warning: {root}: mlflow failed and is left out (")
-    assert line.endswith("; the run goes on")
+    assert line.endswith("; the run continues")
     assert len(tensorboard_reads(root)[0]["loss"]) == 4
 
 

@@ -70,7 +70,7 @@ def _options(
             "--version",
             callback=_version,
             is_eager=True,
-            help="Print it, with the commit of a checkout and the version of torch.",
+            help="Print the version, the commit of a checkout, and the version of torch.",
         ),
     ] = False,
 ) -> None:
@@ -78,7 +78,7 @@ def _options(
 
 
 def _stop(number: int, _: object) -> None:
-    """Unwind, so that no child process is left behind, and once: whoever presses Ctrl-C again only has to wait."""
+    """Unwind once, so that no child process is left behind. Pressing Ctrl-C again changes nothing."""
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
     if number == signal.SIGINT:
@@ -90,7 +90,7 @@ def main() -> None:
     """A user's mistake ends in one line on stderr and an exit code; only a defect of ours shows a traceback."""
     sys.path.append(str(Path.cwd()))  # for --method my_module:MyMethod
     signal.signal(signal.SIGTERM, _stop)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as it is in the background
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # ignored in the background
         signal.signal(signal.SIGINT, _stop)
     try:
         app()

@@ -13,22 +13,23 @@ Run = Annotated[Path, typer.Argument(help="The run directory of a federation, on
 def verify(
     run: Run,
     head: Annotated[
-        str | None, typer.Option(help="A hash that an earlier `verify` has printed, and that was noted elsewhere.")
+        str | None, typer.Option(help="A hash that an earlier `verify` printed and that you kept elsewhere.")
     ] = None,
 ) -> None:
     """Check that no line was changed, removed or moved. Exit code 1 if one was."""
     from fedclass.runs.audit import verify
+    from fedclass.runs.counted import counted
 
     found = verify(run, head)
     for flaw in found.flaws:
         typer.echo(f"TAMPERED: {flaw}")
     if found.torn:
-        typer.echo(f"the last line was cut short by a crash after {found.torn} bytes; nothing else is missing for that")
+        typer.echo(f"a crash cut the last line short after {counted(found.torn, 'byte')}; nothing else is missing")
     if found.flaws:
         raise typer.Exit(1)
-    typer.echo(f"{found.lines} entries, whole and in order; the last is {found.head}")
+    typer.echo(f"{counted(found.lines, 'entry', 'entries')}, whole and in order; the last is {found.head}")
     if head is None:
-        typer.echo("note this hash where the server's users cannot write: --head compares with it later")
+        typer.echo("keep this hash where the server's users cannot write; --head compares it later")
 
 
 @app.command()
@@ -42,6 +43,7 @@ def export(
     import json
 
     from fedclass.runs.audit import entries
+    from fedclass.runs.counted import counted
     from fedclass.runs.layout import write_atomically
 
     rows = list(entries(run))
@@ -55,10 +57,10 @@ def export(
     table.writeheader()
     table.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
     write_atomically(out, text.getvalue())
-    typer.echo(f"wrote {out}, {len(rows)} entries")
+    typer.echo(f"wrote {out}, {counted(len(rows), 'entry', 'entries')}")
 
 
 def _cell(value: object) -> object:
-    """A spreadsheet would take a text that begins so for a formula."""
+    """Spreadsheets take text that begins with one of these characters for a formula."""
     text = ", ".join(map(str, value)) if isinstance(value, list) else value
     return f"'{text}" if isinstance(text, str) and text[:1] in ("=", "+", "-", "@") else text

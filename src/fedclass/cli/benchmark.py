@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedclass.cli.compare import Against, Workers, end
+from fedclass.cli.compare import Against, Workers, again, end
 from fedclass.cli.run import ChangedCode, Reuse, Sinks
 from fedclass.errors import ConfigError, RunError
 
@@ -21,21 +21,22 @@ app = typer.Typer(
     help="Fixed protocols for comparing methods, and results that anyone can check.", no_args_is_help=True
 )
 
-FREE = ("data.path", "partition.path", "train.device", "evaluation.every")  # they change no result
+FREE = ("data.path", "partition.path", "train.device", "evaluation.every")  # none of them changes a result
 Places = Annotated[
     list[str] | None,
-    typer.Option("--set", help=f"Where files are and the like: {', '.join(FREE)}. All else is fixed. Repeatable."),
+    typer.Option("--set", help=f"One of {', '.join(FREE)}. All other keys are fixed. Repeatable."),
 ]
 Folders = Annotated[
-    list[Path], typer.Argument(help="Folders of `benchmark run` or `benchmark keep`, or folders that hold some.")
+    list[Path],
+    typer.Argument(help="Folders made by `benchmark run` or `benchmark keep`, or folders that contain such folders."),
 ]
 
 
 @app.command("list")
 def list_() -> None:
-    """The protocols, each with a reduced one beside it that takes minutes on two cores.
+    """List the protocols. Each has a reduced version that takes minutes on two cores.
 
-    `fedclass benchmark run NAME` runs one; NAME-reduced is its reduced one, and results say so.
+    `fedclass benchmark run NAME` runs a protocol, NAME-reduced its reduced version. Results say which it was.
     """
     from rich.table import Table
 
@@ -54,17 +55,17 @@ def list_() -> None:
         table.add_row(each.name, str(each.settings.version), *facts, rounds, each.settings.seeds)
     console.print(table)
     console.print(
-        "\nExemplars: at each client. Rounds: of a task, times local epochs. What is published and what is ours: "
-        "`fedclass benchmark show NAME`.",
+        "\nExemplars: per client. Rounds: per task, times local epochs. `fedclass benchmark show NAME` says what is "
+        "published and what is ours.",
         highlight=False,
     )
 
 
 @app.command()
 def show(
-    protocol: Annotated[str, typer.Argument(help="A protocol of `benchmark list`, or a file of your own.")],
+    protocol: Annotated[str, typer.Argument(help="A protocol from `benchmark list`, or your own file.")],
 ) -> None:
-    """What a protocol fixes, where it is from, and what it runs by default."""
+    """Show what a protocol fixes, where it comes from, and what it runs by default."""
     from fedclass.cli.display import console
     from fedclass.experiment.protocol import find_protocol
     from fedclass.report.rows import text
@@ -74,7 +75,7 @@ def show(
     lines = [
         f"{found.title}: {about.about}",
         f"origin: {about.origin}",
-        *([f"REDUCED, for minutes on two cores: {', '.join(found.reduced_by)}"] if found.reduced_by else []),
+        *([f"REDUCED, to take minutes on two cores: {', '.join(found.reduced_by)}"] if found.reduced_by else []),
         f"methods: {about.methods}; seeds {about.seeds}; tuned on {about.validation:g} of the training images",
         f"best settings: {', '.join(f'{name}:best' for name in about.best) or 'none yet'}",
         f"fixed (sha256 {found.sha256[:16]}):",
@@ -86,16 +87,16 @@ def show(
 
 @app.command()
 def run(
-    protocol: Annotated[str, typer.Argument(help="A protocol of `benchmark list`, or a file of your own.")],
+    protocol: Annotated[str, typer.Argument(help="A protocol from `benchmark list`, or your own file.")],
     methods: Annotated[
         str | None,
-        typer.Option(help="As in `fedclass compare`; NAME:best has the settings that were tuned for this protocol."),
+        typer.Option(help="As in `fedclass compare`; NAME:best uses the settings tuned for this protocol."),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="Such as 0,1,2 or 0-4. Default: the protocol's.")] = None,
     places: Places = None,
     against: Against = None,
     out: Annotated[
-        Path, typer.Option(help="Folder for protocols and their runs. The same command goes on where it stopped.")
+        Path, typer.Option(help="Folder for protocols and their runs. The same command resumes where it stopped.")
     ] = Path("runs/benchmark"),
     workers: Workers = None,
     reuse: Reuse = True,
@@ -104,14 +105,14 @@ def run(
 ) -> None:
     """Run methods on a protocol, with the same images, partition and first weights for each seed.
 
-    Nothing of a protocol can be changed but where its files are. Methods bring parameters of their own, as in
+    A protocol is fixed, except for where its files are. Methods have their own parameters, as in
     --methods fedclass:beta=8. Results go to OUT/PROTOCOL-vVERSION; more methods or seeds can be added later.
 
     Example:  fedclass benchmark run digits_5task-reduced --methods fedavg,fedeven --seeds 0-2
     """
     from fedclass.experiment.grid import Member, expand
     from fedclass.experiment.protocol import find_protocol
-    from fedclass.studies import How, carry_out, said_when_stopped
+    from fedclass.studies import How, carry_out
 
     found = find_protocol(protocol)
     _only_places(places or ())
@@ -122,9 +123,8 @@ def run(
     for member in members:
         found.check(member.experiment, where=f"--methods {member.choice.name}")
     found.check_folder(root)
-    how = How(workers, reuse, changed_code, sinks or ())
-    with said_when_stopped(root, "type the same again"):
-        failures = carry_out(members, how, against=against, prepared=lambda: found.write(root))
+    how = How(workers, reuse, changed_code, sinks or (), again=lambda _: "type the same again")
+    failures = carry_out(members, how, root, against=against, prepared=lambda: found.write(root))
     if len(failures) < len(members):
         _print([root], against=against)
     end(members, failures)
@@ -136,7 +136,7 @@ def table(
     against: Against = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown instead.")] = False,
 ) -> None:
-    """Results by protocol: mean and deviation, paired intervals, bytes sent, memory, time, and a hash for each run.
+    """Show results by protocol: mean and deviation, paired intervals, bytes sent, memory, time, a hash for each run.
 
     Example:  fedclass benchmark table runs/benchmark --against fedavg
     """
@@ -150,13 +150,13 @@ def table(
 
 @app.command()
 def page(
-    folder: Annotated[Path, typer.Argument(help="The folder of one protocol, or, for Markdown, one that holds some.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of one protocol. For Markdown, it may contain several.")],
     out: Annotated[
-        Path | None, typer.Option(help="A file that ends in .html, or in .md. Default: benchmark.html in the folder.")
+        Path | None, typer.Option(help="An .html or .md file. Default: benchmark.html in the folder.")
     ] = None,
     against: Against = None,
 ) -> None:
-    """A page of results: one HTML file that needs no network, with all tables and charts; or Markdown, tables only.
+    """Write a page of results: one HTML file with all tables and charts, which needs no network; or Markdown tables.
 
     Example:  fedclass benchmark page runs/benchmark/digits_5task-reduced-v1
     """
@@ -167,14 +167,16 @@ def page(
 
     out = out or folder / "benchmark.html"
     if out.suffix not in (".html", ".md"):
-        raise ConfigError(f"--out {out}: let the name end in .html or .md")
+        raise ConfigError(f"--out {out}: the name must end in .html or .md")
     found = _read([folder])
     if out.suffix == ".md":
         blocks = [_block(*each, against=against) for each in found]
         content = f"{PAGE_TITLE}\n{benchmark_markdown(blocks)}"
     else:
         if len(found) > 1:
-            raise ConfigError(f"{folder}: holds several protocols; name one of them: {found[0][0].folder}, ...")
+            raise ConfigError(
+                f"{folder}: contains several protocols; name the folder of one, such as {found[0][0].folder}"
+            )
         ((protocol, results, usual),) = found
         histories = [read_history(result.path) for result in results]
         content = build(
@@ -194,8 +196,9 @@ def keep(
 ) -> None:
     """Keep finished runs as small data: recipe, summary, compressed events, and the SHA-256 of each.
 
-    `benchmark table`, `page` and `verify` read what is kept; nothing is trained again.
+    `benchmark table`, `page` and `verify` read the kept data; nothing is trained again.
     """
+    from fedclass.runs.counted import counted
     from fedclass.runs.kept import keep as keep_run
     from fedclass.runs.order import Order
 
@@ -205,19 +208,19 @@ def keep(
         for result in results:
             keep_run(result.path, folder / result.path.name)
         Order(tuple(result.path.name for result in results), against).write(folder)
-        typer.echo(f"{folder}: {len(results)} run{'s' if len(results) > 1 else ''}")
+        typer.echo(f"{folder}: {counted(len(results), 'run')}")
 
 
 @app.command()
 def verify(
-    result: Annotated[Path, typer.Argument(help="A run: its folder, or a file in it, kept or not.")],
+    result: Annotated[Path, typer.Argument(help="The folder of a run, kept or not, or a file in it.")],
     places: Places = None,
     out: Annotated[Path | None, typer.Option(help="Directory for the new run. Default: below runs/.")] = None,
     workers: Workers = None,
 ) -> None:
     """Run a result again and compare: the hash of its weights, and every figure. Exit code 0 if they are the same.
 
-    A result that was changed after it was kept is refused before anything is run, and so are other images.
+    A result that was changed after it was kept is refused before anything is run. So are other images.
 
     Example:  fedclass benchmark verify results/benchmark/digits_5task-reduced-v1/fedavg-s0
     """
@@ -235,7 +238,7 @@ def verify(
     experiment = _again(root, places or ())
     _check_images(root, prepare(experiment).stream.data.sha256)
     target = out or fresh(f"verify-{root.name}")
-    with said_when_stopped(target, "type the same again"), display([root.name]) as shown:
+    with said_when_stopped(target, again(target)), display([root.name]) as shown:
         run_one(experiment, target, lambda event: shown.tell(0, event), engine=None, workers=workers, go_on=True)
     found = compared(known, Result.read(target))
     print_table(found.table)
@@ -257,7 +260,7 @@ def _only_places(overrides: Sequence[str]) -> None:
         if word.partition("=")[0].strip() not in FREE:
             raise ConfigError(
                 f"--set {word}: a protocol is fixed; only {', '.join(FREE)} can be set. `fedclass compare` takes any "
-                "key; parameters of a method are given as in --methods fedclass:beta=8"
+                "key; write parameters of a method as in --methods fedclass:beta=8"
             )
 
 
@@ -276,21 +279,20 @@ def _check_images(root: Path, sha256: str) -> None:
     started = next(event for event in read_events(RunDirectory(root).events) if isinstance(event, RunStarted))
     if started.dataset_sha256 != sha256:
         raise RunError(
-            f"{root}: was made with other images of {started.dataset} (sha256 {started.dataset_sha256[:16]}) than "
-            f"those here ({sha256[:16]}); --set data.path says where the same ones are"
+            f"{root}: was made with images of {started.dataset} with sha256 {started.dataset_sha256[:16]}, but the "
+            f"images here have {sha256[:16]}; --set data.path=FOLDER names the right ones"
         )
 
 
 def _read(folders: Sequence[Path]) -> "list[tuple[Protocol, list[Result], str | None]]":
     """Finished runs by protocol, and the row that they were compared with.
 
-    Those that do not belong to the folder's protocol are refused, and those that were changed, too.
+    Runs that do not belong to the folder's protocol are refused. So are kept runs that were changed.
     """
     from fedclass.experiment.protocol import STORED, Protocol
     from fedclass.experiment.recipe import experiment
     from fedclass.report.collect import collect
     from fedclass.runs.config_file import read_config
-    from fedclass.runs.kept import NAME, check
 
     def warn(message: str) -> None:
         print(f"warning: {message}", file=sys.stderr)
@@ -302,14 +304,12 @@ def _read(folders: Sequence[Path]) -> "list[tuple[Protocol, list[Result], str | 
         stored = sorted(path.parent for path in folder.rglob(STORED))
         if not stored:
             raise RunError(
-                f"{folder}: holds no results of a protocol (no {STORED}); `fedclass benchmark run` makes some"
+                f"{folder}: contains no results of a protocol (no {STORED}); `fedclass benchmark run` makes some"
             )
         for each in stored:
             protocol = Protocol.stored(each)
             results, usual = collect([each], warn)
             for result in results:
-                if (result.path / NAME).exists():
-                    check(result.path)
                 protocol.check(experiment(read_config(result.path), where=str(result.path)), where=str(result.path))
             found.append((protocol, results, usual))
     return found

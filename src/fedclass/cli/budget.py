@@ -1,7 +1,7 @@
-"""Sweeps with a budget: the best of many settings, without running all of them to the end."""
+"""Sweeps with a budget: find the best of many settings without finishing every run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Found:
-    """The best candidate, and its mean validation accuracy. budget: in full runs; 0: all were run."""
+    """The best candidate and its mean validation accuracy. budget: in full runs; 0: all were run."""
 
     candidate: Candidate
     score: float
@@ -41,16 +41,16 @@ def candidates_of(members: "Sequence[Member]") -> list[Candidate]:
 def check_choosing(
     members: "Sequence[Member]", choosing: "Choosing", *, against: str | None = None, dry_run: bool = False
 ) -> None:
-    """Whether one can be chosen, before anything is run."""
+    """Refuse a sweep whose best candidate could not be chosen, before anything is run."""
     if choosing.budget is not None and (against is not None or dry_run):
-        raise ConfigError("budget: what is run depends on what comes out; leave against and dry run out")
+        raise ConfigError("budget: which runs are made depends on the results; leave out against and dry run")
     asked = "budget" if choosing.budget is not None else "save" if choosing.save else None
     if asked is not None and not all(member.experiment.data.validation for member in members):
-        raise ConfigError(f"{asked}: chooses by validation images, of which there are none; set data.validation=0.1")
+        raise ConfigError(f"{asked}: chooses by validation images, and there are none; set data.validation=0.1")
 
 
 def tasks_of(members: "Sequence[Member]") -> int:
-    """How many tasks the stream has, which must be the same in all runs."""
+    """How many tasks the stream has. All runs must have the same tasks."""
     from fedclass.experiment.setup import prepare
 
     streams = {(member.experiment.data.name, str(member.experiment.stream.tasks)) for member in members}
@@ -60,11 +60,12 @@ def tasks_of(members: "Sequence[Member]") -> int:
 
 
 def search(members: "Sequence[Member]", root: Path, *, budget: float, how: "How") -> "Study":
-    """Carry out the rungs, each shown as a table. What is returned has the winner, finished, and its figures."""
+    """Run one rung after the other, each shown as a table. The study returned has the winner and its results."""
     from fedclass.experiment.halving import better_half, parts, rungs
+    from fedclass.report.rows import labels
     from fedclass.report.tables import results_tables
     from fedclass.runs.summary import Result
-    from fedclass.studies import Study, carry_out, said_when_stopped
+    from fedclass.studies import Study, carry_out, setting
 
     field, tasks = candidates_of(members), tasks_of(members)
     seeds = [member.experiment.seed for member in field[0].runs]
@@ -78,8 +79,7 @@ def search(members: "Sequence[Member]", root: Path, *, budget: float, how: "How"
             field = [field[at] for at in sorted(better_half(scores, rung.candidates))]
         learned = parts(rung.tasks, tasks, seeds)
         todo = [run for candidate in field for run in candidate.runs if run.experiment.seed in learned]
-        with said_when_stopped(root, how.again(root)):
-            failures = carry_out(todo, how, until=[learned[run.experiment.seed] for run in todo])
+        failures = carry_out(todo, how, root, until=[learned[run.experiment.seed] for run in todo])
         if failures:
             return Study(root, members, failures={numbers[todo[at].path]: error for at, error in failures.items()})
         scores = [_score(candidate, learned) for candidate in field]
@@ -88,12 +88,15 @@ def search(members: "Sequence[Member]", root: Path, *, budget: float, how: "How"
             title = f"rung {number + 1} of {len(steps)}"
             _show(field, scores, rung, learned, better_half(scores, following), title)
     results = [Result.read(run.path) for run in field[0].runs]
-    found = Found(field[0], scores[0], budget)
-    return Study(root, members, results, results_tables(results), found=found)
+    label = str(labels(map(setting, members))[setting(field[0].runs[0])])  # with the values that were varied
+    tables = [
+        replace(each, rows=tuple((label, *figures) for _, *figures in each.rows)) for each in results_tables(results)
+    ]
+    return Study(root, members, results, tables, found=Found(field[0], scores[0], budget))
 
 
 def save_found(study: "Study", path: Path, *, recipe: str | None) -> str:
-    """Keep the best: what was found, or of runs that are all finished, the first of the best. Returns it in words."""
+    """Save the best candidate: the one found, or the first of the best if all runs are finished. Returns it as text."""
     from fedclass.experiment.best import Best, save_best
 
     found, candidates = study.found, candidates_of(study.members)
@@ -119,12 +122,12 @@ def save_found(study: "Study", path: Path, *, recipe: str | None) -> str:
 
 
 def score_of(candidate: Candidate) -> float:
-    """The mean validation accuracy of a candidate that is finished."""
+    """The mean validation accuracy of a finished candidate."""
     return _score(candidate, {run.experiment.seed: len(_accuracies(run)) for run in candidate.runs})
 
 
 def _score(candidate: Candidate, learned: dict[int, int]) -> float:
-    """The mean over its seeds of the validation accuracy on all classes so far, after so many tasks of each."""
+    """The validation accuracy on all classes so far, averaged over seeds. learned: tasks that count, by seed."""
     runs = [run for run in candidate.runs if run.experiment.seed in learned]
     return mean(_accuracies(run)[learned[run.experiment.seed] - 1] for run in runs)
 
@@ -140,10 +143,12 @@ def _accuracies(run: "Member") -> list[float]:
 
 def _show_plan(steps: "Sequence[Rung]", *, budget: float, tasks: int) -> None:
     from fedclass.cli.display import console
+    from fedclass.runs.counted import counted
 
     console.print(
-        f"budget: {budget:g} full runs, {tasks} tasks each; {steps[0].candidates} candidates, {len(steps)} rungs: "
-        + ", ".join(f"{rung.candidates} with {rung.tasks} tasks" for rung in steps),
+        f"budget: {budget:g} full run{'s' * (budget != 1)}, {counted(tasks, 'task')} each; "
+        f"{counted(steps[0].candidates, 'candidate')}, {counted(len(steps), 'rung')}: "
+        + ", ".join(f"{rung.candidates} with {counted(rung.tasks, 'task')}" for rung in steps),
         highlight=False,
     )
 

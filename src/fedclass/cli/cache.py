@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 DAY = 24 * 60 * 60
 
 app = typer.Typer(
-    help="Tasks that runs have learned, kept so that later runs with the same beginning need not learn them again.",
+    help="Learned tasks, kept so that later runs with the same beginning need not learn them again.",
     no_args_is_help=True,
 )
 
 
 @app.command()
 def show(
-    limit: Annotated[int, typer.Option(min=0, help="How many of the newest to list. 0: all of them.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="How many entries to list, the newest. 0: all.")] = 20,
 ) -> None:
-    """What is kept, oldest first, and where."""
+    """List the cached tasks, oldest first, and where they are."""
     from fedclass.cli.display import console, print_table
     from fedclass.experiment.task_cache import TaskCache, usual_folder
     from fedclass.report.tables import Table
@@ -35,8 +35,8 @@ def show(
         print_table(Table(title="learned tasks", columns=columns, rows=tuple(map(_row, shown)), notes=()))
     older = len(entries) - len(shown)
     console.print(
-        f"{len(entries)} entries, {_size(entries)} in {tasks.folder}"
-        + (f"; {older} older ones are not listed (--limit 0 lists all)" if older else ""),
+        f"{_entries(entries)}, {_size(entries)} in {tasks.folder}"
+        + (f"; not listed: {older} older (--limit 0 lists all)" if older else ""),
         highlight=False,
     )
 
@@ -49,6 +49,12 @@ def _row(entry: "Entry") -> tuple[str, ...]:
     return entry.key[:12], what, stream, str(made.get("seed", "")), f"{entry.bytes / 1e6:.1f} MB", when
 
 
+def _entries(entries: "list[Entry]") -> str:
+    from fedclass.runs.counted import counted
+
+    return counted(len(entries), "entry", "entries")
+
+
 def _size(entries: "list[Entry]") -> str:
     return f"{sum(entry.bytes for entry in entries) / 1e6:.1f} MB"
 
@@ -56,14 +62,14 @@ def _size(entries: "list[Entry]") -> str:
 @app.command()
 def prune(
     older_than: Annotated[
-        float | None, typer.Option(min=0, metavar="DAYS", help="Remove what was learned more than so many days ago.")
+        float | None, typer.Option(min=0, metavar="DAYS", help="Remove tasks learned more than this many days ago.")
     ] = None,
     keep_gb: Annotated[
         float | None,
-        typer.Option(min=0, metavar="GB", help="Remove the oldest until the rest takes no more than this."),
+        typer.Option(min=0, metavar="GB", help="Remove the oldest tasks until the rest takes no more than this."),
     ] = None,
 ) -> None:
-    """Remove the oldest part of it. Runs under way take what they need from the rest, or learn it again.
+    """Remove the oldest tasks from the cache. Runs under way learn again what they miss.
 
     Example:  fedclass cache prune --older-than 30 --keep-gb 5
     """
@@ -71,7 +77,7 @@ def prune(
     from fedclass.experiment.task_cache import TaskCache, superfluous, usual_folder
 
     if older_than is None and keep_gb is None:
-        raise ConfigError("fedclass cache prune: say what may go: --older-than DAYS, --keep-gb GB, or both")
+        raise ConfigError("fedclass cache prune: give --older-than DAYS, --keep-gb GB, or both")
     tasks = TaskCache(usual_folder())
     entries = list(tasks.entries())
     going = superfluous(
@@ -82,18 +88,18 @@ def prune(
     tasks.remove(going)
     staying = [entry for entry in entries if entry not in going]
     console.print(
-        f"{len(going)} entries removed ({_size(going)}), {len(staying)} stay ({_size(staying)}) in {tasks.folder}",
+        f"{_entries(going)} removed ({_size(going)}), {len(staying)} left ({_size(staying)}) in {tasks.folder}",
         highlight=False,
     )
 
 
 @app.command()
 def clear() -> None:
-    """Remove all of it. Runs and data sets stay."""
+    """Empty the cache. Runs and data sets stay."""
     from fedclass.cli.display import console
     from fedclass.experiment.task_cache import TaskCache, usual_folder
 
     tasks = TaskCache(usual_folder())
-    count = sum(1 for _ in tasks.entries())
+    entries = list(tasks.entries())
     tasks.clear()
-    console.print(f"{count} entries removed from {tasks.folder}", highlight=False)
+    console.print(f"{_entries(entries)} removed from {tasks.folder}", highlight=False)

@@ -1,4 +1,4 @@
-"""The methods at a glance, read from their source: to import them is to import torch, which takes seconds."""
+"""The methods at a glance, read from their source code: importing them would import torch, which takes seconds."""
 
 import ast
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def glance() -> Iterator[Glance]:
 
 
 def _variants(module: ast.Module, method: ast.ClassDef) -> tuple[str, ...]:
-    """The options of its field `variant`: Literal[...], or the name of one."""
+    """The options of the field `variant`, which is a Literal[...] or the name of one."""
     for node in method.body:
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "variant":
             for part in ast.walk(node.annotation):
@@ -49,7 +49,7 @@ def _variants(module: ast.Module, method: ast.ClassDef) -> tuple[str, ...]:
 
 
 def _assigned(module: ast.Module, name: str) -> ast.expr | None:
-    """What a name at the top of a module is set to."""
+    """The value of a name at the top level of a module."""
     for node in module.body:
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []

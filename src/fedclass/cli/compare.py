@@ -26,26 +26,26 @@ if TYPE_CHECKING:
     from fedclass.experiment.grid import Member
     from fedclass.studies import How, Study
 
-Seeds = Annotated[str, typer.Option(help="Seeds, such as 0,1,2 or 0-4; everything is run with each.")]
-Workers = Annotated[int | None, typer.Option(min=1, help="Cores to use; the results are the same. Default: all.")]
+Seeds = Annotated[str, typer.Option(help="Seeds, such as 0,1,2 or 0-4. Everything is run with each of them.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Cores to use. The results do not depend on it. Default: all.")
+]
 Against = Annotated[
     str | None,
-    typer.Option(
-        help="The row that differences are taken from, such as fedavg or fedclass:beta=5. Default: the first."
-    ),
+    typer.Option(help="The row to compare with, such as fedavg or fedclass:beta=5. Default: the first."),
 ]
 DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Only print what would be trained, what is there already, and how long it would take here, by a short "
+        help="Only print what would be trained, what exists already, and how long training would take here, by a short "
         "calibration.",
     ),
 ]
 Folder = Annotated[
     Path | None,
     typer.Option(
-        "--out", help="Directory for all runs. The same command goes on where it stopped. Default: below runs/."
+        "--out", help="Directory for all runs. The same command resumes where it stopped. Default: below runs/."
     ),
 ]
 MOST_NAMED = 5  # runs, in one line
@@ -62,7 +62,7 @@ def compare(
     methods: Annotated[
         str,
         typer.Option(
-            help="Methods, with commas between them. A colon adds a variant or a parameter: "
+            help="Methods, separated by commas. A colon adds a variant or a parameter: "
             "fedclass:paper, fedclass:beta=8, fedclass:paper:beta=8, my.module:Mine:mu=0.1."
         ),
     ] = "fedavg,fedclass",
@@ -79,8 +79,8 @@ def compare(
 ) -> None:
     """Run several methods on the same data, partition and seeds, and put them into one table.
 
-    Over several seeds, the table shows the mean and the standard deviation, and a second one the differences from the
-    first method with their 95 % intervals. Both are written to results.md, results.tex and results.csv.
+    With several seeds, the table shows mean and standard deviation. A second table shows the differences from the first
+    method, with 95 % intervals. Both are written to results.md, results.tex and results.csv.
 
     To choose between settings, use `fedclass sweep`, or --set data.validation=0.1 here.
 
@@ -103,8 +103,8 @@ def sweep(
         list[str] | None,
         typer.Option(
             "--set",
-            help="A key and its values, with commas between them: method.beta=0,1,3. Repeatable; all combinations are "
-            "run. One value is the same in all runs; a list is one value in brackets: stream.tasks=[5,5],[2,8].",
+            help="A key and its values, separated by commas: method.beta=0,1,3. Repeatable; all combinations are run. "
+            "A single value applies to all runs. A list is one value in brackets: stream.tasks=[5,5],[2,8].",
         ),
     ] = None,
     method: Annotated[str | None, typer.Option(help="Default: the recipe's.")] = None,
@@ -114,12 +114,12 @@ def sweep(
         typer.Option(
             min=1,
             help="Spend no more than this many full runs (all tasks, one seed), by successive halving on validation "
-            "images: all candidates learn the first tasks, the better half learns on, with more seeds, and so forth.",
+            "images: all candidates learn the first tasks, the better half goes on, with more seeds, and so on.",
         ),
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(help="Write the best values to this TOML file, under the method's name; others in it stay."),
+        typer.Option(help="Write the best values to this TOML file, under the method's name. Other entries are kept."),
     ] = None,
     against: Against = None,
     out: Folder = None,
@@ -133,7 +133,7 @@ def sweep(
     """Run one recipe with several values of its keys, and put them into one table.
 
     With data.validation, rows are compared on images that clients hold out, and test figures are shown for the best
-    row alone. Without it, rows are compared on test images, and whoever chooses one of them chooses on test images.
+    row only. Without it, rows are compared on test images: choosing a row by them makes its figures too good.
 
     Example:  fedclass sweep demo --set method.beta=0,1,3,5,8 --set data.validation=0.1 --seeds 0,1,2
               fedclass sweep demo --set method.beta=0,1,3,5,8 --set data.validation=0.1 --seeds 0-2 --budget 9
@@ -157,14 +157,14 @@ def sweep(
 def table(
     paths: Annotated[list[Path], typer.Argument(help="Run directories, or folders with runs in them.")],
     format: Annotated[
-        Format | None, typer.Option(help="Print this instead. csv: a line per run, nothing rounded.")
+        Format | None, typer.Option(help="Print this format. csv: a line per run, nothing rounded.")
     ] = None,
     against: Against = None,
 ) -> None:
     """Show the results of finished runs: mean and deviation over seeds, and differences from one of the rows.
 
-    Runs with validation images and runs without have tables of their own, and columns say which images they are on.
-    Of a folder that `fedclass compare` or `fedclass sweep` made, the rows and the reference are the same as there.
+    Runs with validation images and runs without have separate tables; columns say which images they are on. For a
+    folder made by `fedclass compare` or `fedclass sweep`, rows and reference are the same as there.
 
     Example:  fedclass table runs/mine --against fedavg --format latex
     """
@@ -189,8 +189,9 @@ def table(
 
 
 def show(study: "Study", how: "How") -> None:
-    """The tables, where they are, and what failed; or what would be trained."""
+    """Print the tables, where they are, and what failed; or what would be trained."""
     from fedclass.cli.display import console, print_table
+    from fedclass.runs.counted import counted
 
     if study.foreseen:
         show_foreseen(study.foreseen, how)
@@ -198,7 +199,7 @@ def show(study: "Study", how: "How") -> None:
     for each in study.tables:
         print_table(each)
     if study.results and study.failures:
-        console.print("Nothing is compared or chosen until all runs are there.", highlight=False)
+        console.print("Nothing is compared or chosen until all runs are finished.", highlight=False)
     if study.found is not None:
         found = study.found
         console.print(f"best: {found.candidate.choice.name}, validation accuracy {found.score:.2f} %", highlight=False)
@@ -207,15 +208,15 @@ def show(study: "Study", how: "How") -> None:
     if others := study.others:
         named = ", ".join(others[:MOST_NAMED]) + (", ..." if len(others) > MOST_NAMED else "")
         console.print(
-            f"not in these tables: {len(others)} other run{'s' * (len(others) > 1)} in that folder ({named}); "
-            f"`fedclass table {study.root}` has all",
+            f"not in these tables: {counted(len(others), 'other run')} in that folder ({named}); "
+            f"`fedclass table {study.root}` shows all",
             highlight=False,
         )
     end(study.members, study.failures)
 
 
 def end(members: "Sequence[Member]", failures: Mapping[int, FedclassError]) -> None:
-    """Say what failed, and leave with the first one's code."""
+    """Print what failed, and exit with the code of the first failure."""
     from fedclass.studies import names
 
     for number, failure in failures.items():

@@ -1,11 +1,11 @@
-"""`fedclass data`: which data sets there are, getting them, checking them, looking at them."""
+"""fedclass data: list data sets, fetch them, check them, look at them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:  # what a command needs it imports itself: `--help` must not wait for torch
+if TYPE_CHECKING:  # commands import what they need, so that `--help` does not wait for torch
     import numpy as np
     from numpy.typing import NDArray
 
@@ -28,7 +28,7 @@ PathOption = Annotated[
     typer.Option(
         "--path",
         help="Where the files are (for npz and medmnist: the file itself). "
-        "Default: the folder NAME in $FEDCLASS_DATA or, if that is not set, in your cache folder.",
+        "Default: the folder NAME in $FEDCLASS_DATA, or in your cache folder if that is not set.",
         show_default=False,
     ),
 ]
@@ -36,7 +36,7 @@ PathOption = Annotated[
 
 @app.command("list")
 def list_datasets() -> None:
-    """All known data sets, their sizes, and whether their files are on this machine."""
+    """List all data sets, their sizes, and whether their files are on this machine."""
     from rich.console import Console
     from rich.table import Table
 
@@ -55,8 +55,8 @@ def list_datasets() -> None:
     console = Console()
     console.print(table)
     console.print(
-        "\n`fedclass data fetch NAME` downloads one; `--set data.path=...` names your own; "
-        "`--set data.name=package.module:function` reads them by your own code.",
+        "\n`fedclass data fetch NAME` downloads one; `--set data.path=...` uses your own files; "
+        "`--set data.name=package.module:function` reads them with your own code.",
         highlight=False,
     )
     console.print(f"Files are kept in {cache_folder()}; set FEDCLASS_DATA to keep them elsewhere.", highlight=False)
@@ -82,36 +82,36 @@ def fetch(
     path: PathOption = None,
     mirror: Annotated[
         str | None,
-        typer.Option(help="Download from here instead of the official host: URL/<file name>.", show_default=False),
+        typer.Option(help="Download from URL/<file name> here instead of from the official host.", show_default=False),
     ] = None,
 ) -> None:
     """Download a data set and compare it with the published checksums.
 
-    Interrupted downloads go on where they stopped: run the same command again. What is there already is not
-    downloaded twice.
+    To resume an interrupted download, run the same command again. Files that exist already are not downloaded again.
     """
     from fedclass.data.datasets import find_source
     from fedclass.data.download import fetch as download
 
     folder = download(name, path, mirror=mirror)
     typer.echo(f"{name} is in {folder}, as published.")
-    typer.echo(f"To cite and to obey: {find_source(name).remark}")
+    typer.echo(f"Cite, and mind the licence: {find_source(name).remark}")
 
 
 @app.command()
 def verify(name: Name, path: PathOption = None) -> None:
     """Compare the files with their published checksums, and read all of them.
 
-    Per file: ok, unknown (no checksum is published for it), wrong, or missing. Exit code 0 means that the data can be
-    used and is what was published; 3 means that it cannot, or is not.
+    Each file is ok, unknown (no checksum is published), wrong, or missing. Exit code 0: the data can be used and is
+    what was published. Exit code 3: it cannot be used, or is not what was published.
     """
     from fedclass.data.datasets import find_source, load
     from fedclass.data.source import check_file, data_folder, locate
     from fedclass.errors import DataError
+    from fedclass.runs.counted import counted
 
     source = find_source(name)
     if source.drawn:
-        typer.echo(f"{name} is drawn on demand: there are no files that could be wrong.")
+        typer.echo(f"{name} is drawn on demand: there are no files to check.")
         return
     folder = data_folder(name, path)
     for file in source.files:
@@ -119,8 +119,8 @@ def verify(name: Name, path: PathOption = None) -> None:
         typer.echo(f"{check_file(source, file, folder):<8} {found or folder / file.name}")
     images = load(name, path=path)
     typer.echo(
-        f"readable: {len(images.classes)} classes, {len(images.train):,} images for training, "
-        f"{len(images.test):,} for testing"
+        f"readable: {counted(len(images.classes), 'class', 'classes')}, {counted(len(images.train), 'image')} for "
+        f"training, {len(images.test):,} for testing"
     )
     if images.official is False:
         raise DataError(
@@ -133,7 +133,7 @@ def verify(name: Name, path: PathOption = None) -> None:
 def show(
     name: Name,
     path: PathOption = None,
-    out: Annotated[Path, typer.Option(help="The picture to write; its ending decides the format.")] = Path("sheet.png"),
+    out: Annotated[Path, typer.Option(help="The picture to write; its extension sets the format.")] = Path("sheet.png"),
     count: Annotated[int, typer.Option(min=1, max=1000, help="Images per class.")] = 10,
 ) -> None:
     """Write a picture with the first training images of each class, a row per class."""
@@ -141,6 +141,7 @@ def show(
     from fedclass.data.datasets import find_source, load
     from fedclass.errors import ConfigError
     from fedclass.report.rendering import sheet_picture
+    from fedclass.runs.counted import counted
 
     drawn = find_source(name).drawn
     part = min(1.0, count / synnum.TRAIN_PER_CLASS) if drawn else 1.0  # draw no more than is shown
@@ -149,7 +150,7 @@ def show(
         sheet_picture(contact_sheet(images.train, len(images.classes), count), images.classes, out)
     except (OSError, ValueError) as error:
         raise ConfigError(f"--out {out}: cannot be written ({error}); choose another name") from error
-    typer.echo(f"{out}: {len(images.classes)} classes, up to {count} images each")
+    typer.echo(f"{out}: {counted(len(images.classes), 'class', 'classes')}, up to {counted(count, 'image')} each")
 
 
 def contact_sheet(split: "Split", classes: int, count: int) -> "NDArray[np.uint8]":

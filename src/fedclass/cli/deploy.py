@@ -1,4 +1,4 @@
-"""fedclass deploy: sites on machines of their own."""
+"""fedclass deploy: sites on separate machines."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,14 +9,14 @@ from fedclass.cli import operator
 from fedclass.cli.flower import needs_flower
 from fedclass.cli.split import split
 
-app = typer.Typer(help="Sites on machines of their own, over Flower. Needs the extra `flower`.", no_args_is_help=True)
+app = typer.Typer(help="Sites on separate machines, over Flower. Needs the extra `flower`.", no_args_is_help=True)
 
 
 @app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(help="The app folder to make; `flwr run` takes it.")],
+    folder: Annotated[Path, typer.Argument(help="The app folder to make, for `flwr run`.")],
     out: Annotated[Path, typer.Option(help="The run directory, on the server's machine.")],
-    recipe: Annotated[str, typer.Option(help="A recipe, as of `fedclass run`.")] = "federation",
+    recipe: Annotated[str, typer.Option(help="A recipe, as in `fedclass run`.")] = "federation",
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", help="Override a key of the recipe, such as train.rounds=2. Repeatable."),
@@ -29,7 +29,7 @@ def init(
 ) -> None:
     """Write an app folder for Flower: a pyproject.toml with the configuration of a federation.
 
-    Run it on the server's machine, as the user that runs the server: what that will need is tried.
+    Run this on the server's machine, as the user who runs the server: it checks what the server needs.
 
     Example:  fedclass deploy init app --out ~/runs/first --config next-task=manual --config min-sites=3
     """
@@ -69,11 +69,13 @@ app.command()(split)
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for everything it writes; new or empty.")] = Path("runs/flower"),
+    out: Annotated[Path, typer.Option(help="Folder for all files of the demonstration; new or empty.")] = Path(
+        "runs/flower"
+    ),
 ) -> None:
-    """A server and three sites on this machine, with TLS and keys: two tasks, the second with new classes at two sites.
+    """Run a server and three sites on this machine, with TLS and keys. In the second task, two sites have new classes.
 
-    Takes some minutes; ends all that it has started. The sites' folders, their stores and the run stay in --out.
+    Takes some minutes and ends every process that it started. The sites' folders, stores and the run stay in --out.
     """
     from fedclass.cli.display import display
     from fedclass.cli.report import report
@@ -90,7 +92,7 @@ def demo(
     run = root / "run"
     add_images(root, FIRST)
     write_app(root / "app", {"out": str(run), **CONFIG})
-    typer.echo(f"a server and three sites with TLS and keys start; logs are in {root / 'flower'}")
+    typer.echo(f"starting a server and three sites with TLS and keys; logs are in {root / 'flower'}")
     with Loopback(root / "flower", settings_of(root)) as federation, display(["server"]) as shown:
 
         def listen(event: Event) -> None:
@@ -121,13 +123,15 @@ for command in (
 
 @app.command()
 def link(
-    keys: Annotated[Path, typer.Option(help="The folder that `fedclass deploy keys` has made.")] = Path("keys"),
-    database: Annotated[Path, typer.Option(help="Where Flower keeps what it knows.")] = Path("superlink.db"),
-    port: Annotated[int, typer.Option(min=1, max=65535, help="On this machine only; the proxy goes there.")] = 8000,
+    keys: Annotated[Path, typer.Option(help="The folder that `fedclass deploy keys` made.")] = Path("keys"),
+    database: Annotated[Path, typer.Option(help="Flower's database.")] = Path("superlink.db"),
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="The port on this machine that the proxy forwards to.")
+    ] = 8000,
 ) -> None:
-    """Run the server's part of Flower (SuperLink) until this process is ended; `flwr` then needs the operator's token.
+    """Run Flower's server part (SuperLink) until this process is ended. `flwr` then needs the operator's token.
 
-    The token is made once, in the folder of the keys, and given to this user's `flwr`. Only its owner can read it.
+    The token is made once, in the folder of the keys, and stored for this user's `flwr`. Only its owner can read it.
     """
     with needs_flower():
         from fedclass.deploy.keys import make_keys
@@ -141,26 +145,24 @@ def link(
 
 @app.command()
 def keys(
-    out: Annotated[Path, typer.Option(help="The folder. It may exist: what is there is kept.")] = Path("keys"),
+    out: Annotated[Path, typer.Option(help="The folder. Existing files in it are kept.")] = Path("keys"),
     host: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Name or IP address under which sites reach the server. Repeat for more.", show_default=False
-        ),
+        typer.Option(help="Name or IP address of the server, as sites reach it. Repeatable.", show_default=False),
     ] = None,
     site: Annotated[
-        list[str] | None, typer.Option(help="Name of a site that gets a key. Repeat for more.", show_default=False)
+        list[str] | None, typer.Option(help="Name of a site that gets a key. Repeatable.", show_default=False)
     ] = None,
     days: Annotated[int, typer.Option(help="How long a new server certificate is valid.")] = 365,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The port that sites dial, of the proxy.")] = 8443,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The proxy's port, to which sites connect.")] = 8443,
     rotate: Annotated[
         str | None, typer.Option(help="Give this site a new key; the server refuses its old one.", show_default=False)
     ] = None,
 ) -> None:
     """Make keys and certificates for the server and its sites, and print the commands that use them.
 
-    Run it again with another --site to add one: nothing is ever overwritten. --rotate needs the server's part of Flower
-    to run (`fedclass deploy link`), and does nothing else.
+    Run it again with another --site to add a site: nothing is ever overwritten. --rotate does nothing else, and needs
+    Flower's server part to be running (`fedclass deploy link`).
     """
     if rotate is not None:
         operator.rotate_key(out, rotate)

@@ -34,15 +34,15 @@ from fedclass.runs.events import (
 from fedclass.runs.outlook import TimeLeft, duration
 from fedclass.runs.progress import Pace, ProgressLines, accuracy_after, partition_summary, remark
 
-# Names of classes, folders and methods are the user's: they are never read as markup. A file or a pipe has no width to
-# keep to, and a table should not lose its figures there.
+# Names of classes, folders and methods are the user's and are never read as markup. A file or a pipe has no width, and
+# tables must not lose figures there.
 console = Console(markup=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160)
 
-FINISHED = "finished before; nothing is left to do"
+FINISHED = "already finished"
 
 
 class Display(Protocol):
-    """Hears every event of every run, with the run's number. RunStarted comes first, also of a run that goes on."""
+    """Gets every event of every run, with the run's number. RunStarted comes first, also for a resumed run."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -50,17 +50,17 @@ class Display(Protocol):
     ) -> None: ...
     def tell(self, number: int, event: Event) -> None: ...
     def expect(self, left: TimeLeft) -> None:
-        """From now on, also tell how long all runs together will take; `left` hears of events from whoever tells."""
+        """From now on, also show the time left for all runs together. The caller keeps `left` up to date."""
 
 
 def display(names: Sequence[str], *, finished: Collection[int] = ()) -> Display:
-    """Live bars on a terminal, plain lines elsewhere. finished: the numbers of runs of which nothing is left to do."""
+    """Live bars on a terminal, plain lines elsewhere. finished: numbers of runs with nothing left to do."""
     shown = Live(names) if console.is_terminal else Plain(names)
     return _Brief(shown, finished)
 
 
 class _Brief:
-    """Passes on, of runs that were finished before, only that they are: nobody waits for their rounds again."""
+    """Of runs that were already finished, shows only that they are, not their rounds again."""
 
     def __init__(self, display: "Live | Plain", finished: Collection[int]) -> None:
         self.display, self.finished = display, finished
@@ -113,7 +113,7 @@ class Live:
         self.width = width
 
     def expect(self, left: TimeLeft) -> None:
-        """A row of its own at the end, if there are several runs."""
+        """Adds a row at the end if there are several runs."""
         self.left = left
         if len(self.names) > 1:
             name = "all runs".ljust(self.width)
@@ -203,7 +203,7 @@ class Live:
         self.progress.update(self.rows[number], total=1, completed=1, where=FINISHED)
 
     def _grow_older(self, number: int) -> None:
-        """A run that is watched from half-way on is as old as its rounds are long."""
+        """The age of a run watched from the middle on is the duration of its rounds."""
         (task,) = (task for task in self.progress.tasks if task.id == self.rows[number])
         assert task.start_time is not None  # RunStarted came first
         task.start_time = min(task.start_time, task.get_time() - sum(self.paces[number].seconds))
@@ -247,7 +247,7 @@ class Plain:
 
 
 class State(Plain):
-    """How far each run is, in one line at the end."""
+    """Prints how far each run is, in one line at the end."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(names)

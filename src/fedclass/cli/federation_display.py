@@ -8,6 +8,7 @@ from rich.text import Text
 
 from fedclass.cli.display import console
 from fedclass.deploy.status import Status
+from fedclass.runs.counted import counted
 
 
 def print_status(status: Status) -> None:
@@ -22,7 +23,7 @@ def print_status(status: Status) -> None:
             site.name,
             {True: "online", False: "away", None: "?"}[site.online],
             ago(site.heard),
-            f"{sum(site.images.values())}, {len(site.images)} classes",
+            f"{sum(site.images.values())}, {counted(len(site.images), 'class', 'classes')}",
             percent(site.accuracy),
             site.left_out,
         )

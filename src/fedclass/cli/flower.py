@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def needs_flower() -> Iterator[None]:
-    """Around the imports of what needs the extra."""
+    """Wraps imports that need the extra."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -14,4 +14,4 @@ def needs_flower() -> Iterator[None]:
             raise
         from fedclass.errors import ConfigError
 
-        raise ConfigError("this needs Flower; pip install 'fedclass[flower]'") from None
+        raise ConfigError("this needs Flower: pip install 'fedclass[flower]'") from None

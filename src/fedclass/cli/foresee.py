@@ -1,4 +1,4 @@
-"""What a command would train, what is there already, and how long it would take; nothing is trained or written."""
+"""What a command would train, what exists already, and how long training would take. Nothing is trained or written."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """A run to come. rate: how fast one core trains it; none if nothing is left of it."""
+    """A planned run. rate: how fast one core trains it; None if nothing is left to do."""
 
     name: str
     outlook: "Outlook"
@@ -26,16 +26,16 @@ class Row:
 
     @property
     def seconds(self) -> float:
-        """Of one core, with nothing else to do."""
+        """On one core, if nothing else runs."""
         return self.images / self.rate.alone if self.rate else 0.0
 
     @property
     def seconds_now(self) -> float:
-        """Of one core, as busy as it is."""
+        """On one core, as busy as it is now."""
         return self.images / self.rate.now if self.rate else 0.0
 
     def record(self) -> "Record":
-        """As Python callers get it."""
+        """For callers from Python."""
         return {
             "run": self.name,
             "finished": self.outlook.finished,
@@ -52,10 +52,11 @@ def show_foreseen(rows: Sequence[Row], how: "How") -> None:
 
     from fedclass.cli.display import console
     from fedclass.experiment.launch import cores
+    from fedclass.runs.counted import counted
     from fedclass.runs.outlook import duration
 
     table = Table(box=None, padding=(0, 2))
-    for column in ("run", "there already", "to train", "images", "on one core"):
+    for column in ("run", "exists", "to train", "images", "on one core"):
         table.add_column(column, justify="right" if column in ("images", "on one core") else "left")
     for row in rows:
         figures = (f"{row.images:,.0f}", duration(row.seconds)) if row.images else ("·", "·")
@@ -69,10 +70,10 @@ def show_foreseen(rows: Sequence[Row], how: "How") -> None:
         return
     speeds = " and ".join(dict.fromkeys(f"{row.rate.alone:,.0f}" for row in rows if row.rate))
     console.print(
-        f"about {alone} on {count} core{'s' * (count > 1)} of this machine if nothing else runs, {now} if it stays as "
-        f"busy as now: {images:,.0f} images to train on, each counted once for every epoch.\n"
-        f"By a calibration just now: FedAvg, {speeds} images in a second of one core's time. Testing and "
-        "the end of tasks are not counted, nor what a method computes beside its loss.",
+        f"about {alone} on {counted(count, 'core')} of this machine if nothing else runs, {now} if it stays as busy as "
+        f"now: {images:,.0f} images to train on, each counted once per epoch.\n"
+        f"By a calibration just now: FedAvg trains {speeds} images per second of one core's time. Not included: "
+        "testing, the end of tasks, and what a method computes besides its loss.",
         highlight=False,
     )
 
@@ -101,12 +102,14 @@ def _rows(members: "Sequence[Member]", how: "How") -> Iterator[Row]:
 
 
 def _in_words(outlook: "Outlook") -> tuple[str, str]:
-    """What is there, and what is to be trained."""
+    """What exists, and what is to be trained."""
+    from fedclass.runs.counted import counted
+
     if outlook.finished:
         return "finished", "nothing"
     there = []
     if outlook.done:
-        there.append(f"{outlook.done} rounds")
+        there.append(counted(outlook.done, "round"))
     elif outlook.cached:
         there.append(f"{_tasks(0, outlook.cached)} cached")
     elif outlook.shared:
@@ -116,7 +119,7 @@ def _in_words(outlook: "Outlook") -> tuple[str, str]:
         return ", ".join(there), "nothing"
     begun = outlook.done % outlook.rounds and outlook.done // outlook.rounds == left[0]
     rest = f"{'the rest of ' if begun else ''}{_tasks(left[0], left[-1] + 1)}"
-    return ", ".join(there) or "·", f"{rest}, {outlook.rounds} rounds each"
+    return ", ".join(there) or "·", f"{rest}, {counted(outlook.rounds, 'round')} each"
 
 
 def _tasks(start: int, stop: int) -> str:

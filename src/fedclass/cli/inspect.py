@@ -12,11 +12,13 @@ from fedclass.errors import FedclassError
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="One of them, in detail; or package.module:Class.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="For which to say how many bytes it keeps and sends.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A method to show in detail; or package.module:Class.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="The recipe for which to show how many bytes the method keeps and sends.")
+    ] = None,
     overrides: Overrides = None,
 ) -> None:
-    """List the methods, or show what one does, which parameters it takes, and what it keeps and sends.
+    """List the methods, or show one: what it does, its parameters, and what it keeps and sends.
 
     Example:  fedclass methods scaffold --recipe cifar10_2task
     """
@@ -32,7 +34,7 @@ def methods(
         for each in glance():
             table.add_row(each.id, each.summary, ", ".join(each.variants))
         console.print(table)
-        console.print("\n`fedclass methods NAME` shows its parameters; --method package.module:Class runs your own.")
+        console.print("\n`fedclass methods NAME` shows one in detail; --method package.module:Class runs your own.")
         return
     from fedclass.cli.keys import keys_of
     from fedclass.experiment.recipe import find_method
@@ -48,12 +50,12 @@ def methods(
         table.add_column(column)
     for key in keys_of(method):
         table.add_row(key.name, key.default or "-", key.allowed, key.meaning)
-    console.print(table if table.row_count else "It has no parameters.")
+    console.print(table if table.row_count else "This method has no parameters.")
     _print_places(name, recipe, overrides or [])
 
 
 def _print_places(name: str, recipe: str | None, overrides: list[str]) -> None:
-    """What the method keeps and sends, in bytes, with the model of a recipe and all of its classes."""
+    """Print what the method keeps and sends, in bytes, with the model of a recipe and all of its classes."""
     from rich.table import Table
 
     from fedclass.cli.display import console
@@ -62,6 +64,7 @@ def _print_places(name: str, recipe: str | None, overrides: list[str]) -> None:
     from fedclass.experiment.recipe import load
     from fedclass.federation.quotas import AVAILABLE
     from fedclass.methods.declare import Sizes
+    from fedclass.runs.counted import counted
     from fedclass.wire import nbytes
 
     experiment = load(recipe, overrides, method=name)
@@ -104,14 +107,15 @@ def _print_places(name: str, recipe: str | None, overrides: list[str]) -> None:
     kept = declared.kept_bytes(sizes, exemplars=budget, image=height * width * channels)
     pixels = f"{width}x{height}x{channels}"
     console.print(
-        f"A client keeps at most {kept:,} bytes besides models: {budget} exemplars of {pixels} with their rows, state, "
-        "and what was broadcast.",
+        f"A client keeps at most {kept:,} bytes besides models: {counted(budget, 'exemplar')} of {pixels} with their "
+        "rows, state, and what was broadcast.",
         highlight=False,
     )
     if declared.discloses:
-        console.print(f"It sends {declared.discloses}: for simulations only, sites refuse it.", style="red")
+        console.print(f"It sends {declared.discloses}. For simulations only: sites refuse it.", style="red")
     console.print(
-        "Besides: the number of images in an update, its mean loss, the number of exemplars.", highlight=False
+        "It also sends the number of images behind an update, its mean loss, and the number of exemplars.",
+        highlight=False,
     )
 
 
@@ -132,7 +136,7 @@ def doctor() -> None:
     line("fedclass", f"{fedclass.__version__} ({Path(fedclass.__file__).parent})")
     line("python", f"{platform.python_version()} ({sys.executable})")
     line("torch", f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()} kernels")
-    line("cores", f"{cores()}; runs use all of them where that saves time, or as many as --workers says")
+    line("cores", f"{cores()}; runs use all of them if that saves time, or as many as --workers says")
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none that torch can use"
     line("GPU", gpu)
     folder = cache_folder()

@@ -1,4 +1,10 @@
-"""fedclass keys: every key of a recipe, from the settings' own descriptions."""
+"""fedclass keys: every key of a recipe, from the settings' own descriptions.
+
+Importing the settings imports torch, which takes seconds. The command therefore reads keys.json, which holds what
+`recipe_keys` returns for the methods that come with fedclass. A test compares the two. To renew the file:
+
+    python -c "from fedclass.cli.keys import renew; renew()"
+"""
 
 import ast
 import inspect
@@ -8,15 +14,17 @@ import textwrap
 import tokenize
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
+from importlib import resources
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 
 from fedclass.errors import ConfigError
-from fedclass.schema import did_you_mean
 
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+STORED = "keys.json"
 PLAIN = {bool: "true, false", int: "whole number", float: "number", str: "text"}
 
 
@@ -33,14 +41,16 @@ class Key:
 def keys(
     table: Annotated[
         str | None,
-        typer.Argument(help="One table of a recipe, such as train, or one key, train.rounds. Default: all of them."),
+        typer.Argument(help="A table of a recipe, such as train, or a key, such as train.rounds. Default: all."),
     ] = None,
-    method: Annotated[str, typer.Option(help="Whose parameters to list; or package.module:Class.")] = "fedclass",
+    method: Annotated[
+        str, typer.Option(help="The method whose parameters to list; or package.module:Class.")
+    ] = "fedclass",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """List every key of a recipe: its default, what it may be, and what it means.
+    """List every key of a recipe: its default, the values allowed, and its meaning.
 
-    Each can be set in a recipe or by --set table.key=value.
+    Keys are set in a recipe, or by --set table.key=value.
 
     Example:  fedclass keys train
               fedclass keys train.rounds
@@ -50,7 +60,7 @@ def keys(
 
     from fedclass.cli.display import console
 
-    chosen = _chosen(recipe_keys(method), table)
+    chosen = _chosen(_stored_keys(method) or recipe_keys(method), table)
     if as_json:
         print(json.dumps({name: [asdict(key) for key in rows] for name, rows in chosen.items()}, indent=2))
         return
@@ -66,7 +76,9 @@ def keys(
 
 
 def _chosen(known: Mapping[str, list[Key]], asked: str | None) -> Mapping[str, list[Key]]:
-    """All tables, one of them, or one key of one; the seed is in none."""
+    """All tables, one table, or one key of a table. The seed belongs to no table."""
+    from fedclass.schema import did_you_mean
+
     if asked is None:
         return known
     name, dot, key = asked.partition(".") if asked != "seed" else ("", ".", asked)
@@ -82,8 +94,29 @@ def _chosen(known: Mapping[str, list[Key]], asked: str | None) -> Mapping[str, l
     return {name: rows}
 
 
+def _stored_keys(method: str) -> dict[str, list[Key]] | None:
+    """The keys by table, read without torch; None for a method that does not come with fedclass."""
+    stored = json.loads((resources.files("fedclass.cli") / STORED).read_text(encoding="utf-8"))
+    if method not in stored["methods"]:
+        return None
+    tables = stored["tables"] | {"method": stored["methods"][method]}
+    return {name: [Key(**key) for key in rows] for name, rows in tables.items()}
+
+
+def renew(path: Path = Path(__file__).with_name(STORED)) -> None:
+    """Write keys.json."""
+    from fedclass.methods import METHODS
+    from fedclass.runs.layout import write_atomically
+
+    found = {method: recipe_keys(method) for method in METHODS}
+    methods = {method: [asdict(key) for key in tables.pop("method")] for method, tables in found.items()}
+    tables = {name: [asdict(key) for key in rows] for name, rows in next(iter(found.values())).items()}
+    content = json.dumps({"tables": tables, "methods": methods}, indent=1, ensure_ascii=False)
+    write_atomically(path, content + "\n")
+
+
 def recipe_keys(method: str = "fedclass") -> dict[str, list[Key]]:
-    """All keys by their table; those outside of any table under "". A method's are those of its class."""
+    """All keys by table, from the settings' classes; keys outside any table are under ""."""
     from fedclass.experiment.config import SECTIONS, Experiment
     from fedclass.experiment.recipe import find_method
 
@@ -94,7 +127,7 @@ def recipe_keys(method: str = "fedclass") -> dict[str, list[Key]]:
 
 
 def keys_of(kind: type[Any], only: tuple[str, ...] | None = None) -> list[Key]:
-    """The fields of a dataclass of settings. What is not described is described by the comment beside it."""
+    """The fields of a dataclass of settings. A field without a description has the comment beside it."""
     hints, remarks = get_type_hints(kind, include_extras=True), comments(kind)
     default = kind()
     found = []
@@ -132,19 +165,19 @@ def allowed(hint: Any, bounds: list[Any]) -> str:
 
 
 def toml(value: object) -> str | None:
-    """A value as a recipe would have it."""
+    """A value as written in a recipe."""
     if value is None or value is MISSING:
         return None
     return json.dumps(value, ensure_ascii=False) if isinstance(value, bool | str | list) else str(value)
 
 
 def comments(kind: type[Any]) -> Mapping[str, str]:
-    """The comments that stand on the lines of a class's fields, and of those it derives from."""
+    """The comments beside the fields of a class and of its base classes."""
     found: dict[str, str] = {}
     for one in reversed(kind.__mro__):
         try:
             source = textwrap.dedent(inspect.getsource(one))
-        except (OSError, TypeError):  # built in, or made in a console
+        except (OSError, TypeError):  # built in, or typed into a console
             continue
         said = {
             token.start[0]: token.string.removeprefix("#").strip()

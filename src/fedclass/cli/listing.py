@@ -14,7 +14,7 @@ from fedclass.errors import ConfigError, RunError
 if TYPE_CHECKING:
     from fedclass.runs.find import Listed
 
-AGES = (("s", 60), ("min", 60), ("h", 24), ("days", sys.maxsize))  # a unit, and how many of it make the next
+AGES = (("s", 60), ("min", 60), ("h", 24), ("d", sys.maxsize))  # a unit, and how many make the next
 
 
 def list_(
@@ -23,19 +23,21 @@ def list_(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="Only runs of which this holds: status (finished, unfinished), method, variant, dataset, tasks, seed, "
-            "or a key of the recipe, such as train.rounds. Repeatable.",
+            help="Only runs with this value. KEY: status (finished, unfinished, failed), method, variant, dataset, "
+            "tasks, seed, or a key of the recipe, such as train.rounds. Repeatable.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per run, one a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per run, one per line.")] = False,
 ) -> None:
-    """List runs: what they were and in what they differ, how far they got, what came out.
+    """List runs: their settings, how far they got, and their results.
 
-    A run without a summary is unfinished: it is under way, or was stopped; the time of its last event stands beside it.
+    A run without a summary has failed or is unfinished: still under way, or stopped. Its status says how long ago its
+    last event was. --json gives the reason of a failure.
 
     Example:  fedclass list --where status=finished --where method=fedclass --where seed=0
     """
     from fedclass.cli.display import console
+    from fedclass.runs.counted import counted
     from fedclass.runs.find import list_runs
 
     wanted = dict(_condition(text) for text in where or [])
@@ -57,7 +59,7 @@ def list_(
         _print(found)
     else:
         console.print(
-            f"no such runs among the {len(records)} in {folder}"
+            f"none of the {counted(len(records), 'run')} in {folder} has these values"
             if records
             else f"no runs in {folder}; `fedclass run` makes the first",
             highlight=False,
@@ -72,7 +74,7 @@ def _condition(text: str) -> tuple[str, str]:
 
 
 def _check_keys(wanted: Mapping[str, str], records: Sequence[Mapping[str, Any]]) -> None:
-    """A key that no run has is a slip of the pen: an empty list would hide it."""
+    """A key that no run has is a typing mistake, which an empty list would hide."""
     known = {key for record in records for key in record}
     for key in wanted:
         if records and key not in known:
@@ -82,7 +84,7 @@ def _check_keys(wanted: Mapping[str, str], records: Sequence[Mapping[str, Any]])
 
 
 def _record(run: "Listed", folder: Path) -> dict[str, Any]:
-    """A run as plain values. The keys of its recipe are written as in --set."""
+    """A run as plain values. Keys of its recipe are written as in --set."""
     from fedclass.runs.config_file import flat, read_config
     from fedclass.runs.layout import RunDirectory
 
@@ -91,7 +93,8 @@ def _record(run: "Listed", folder: Path) -> dict[str, Any]:
     last = RunDirectory(run.path).events.stat().st_mtime
     return {
         "run": str(run.path.relative_to(folder)),
-        "status": "unfinished" if summary is None else "finished",
+        "status": run.status,
+        "failure": run.failure,
         "last_event": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(last)),
         "method": start.method,
         "variant": start.variant,
@@ -141,7 +144,7 @@ def _print(records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _differing(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys by which tables would tell a run from the others on its data and tasks."""
+    """For each run, the keys that distinguish it from other runs on the same data and tasks."""
     from fedclass.report.rows import Setting, labels
 
     settings = [
@@ -161,7 +164,7 @@ def _differing(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _age(when: str) -> str:
-    """How long ago, in the largest unit of which there is one."""
+    """How long ago, in the largest unit that fits."""
     number = max(0.0, time.time() - time.mktime(time.strptime(when[:19], "%Y-%m-%dT%H:%M:%S")))
     for unit, enough in AGES:
         if number < enough:

@@ -21,15 +21,15 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 def predict(
     run: RunArgument,
     images: Annotated[
-        list[Path], typer.Argument(metavar="IMAGE...", help="Image files, or folders of them, however deep.")
+        list[Path], typer.Argument(metavar="IMAGE...", help="Image files, or folders of images at any depth.")
     ],
-    top: Annotated[int, typer.Option(min=1, help="How many classes to show for each image, the best first.")] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per image, one a line.")] = False,
+    top: Annotated[int, typer.Option(min=1, help="How many classes to show per image, the best first.")] = 2,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per image, one per line.")] = False,
 ) -> None:
     """Predict the classes of images with the model of a run.
 
-    Images of any size and mode are converted to what the model was trained on, and a note says so. Scores are the
-    method's own, the highest wins; they are not probabilities.
+    Images of any size and mode are converted to those of the training images, and a note says so. Scores are the
+    method's own: the highest wins. They are not probabilities.
 
     Example:  fedclass predict runs/mine photos/ --top 3
     """
@@ -47,7 +47,7 @@ def predict(
 
 
 def _files(place: Path) -> list[Path]:
-    """The file, or all files below the folder; hidden ones are passed over, as in training."""
+    """The file, or all files below the folder except hidden ones, as in training."""
     if not place.is_dir():
         return [place]
     found = sorted(
@@ -56,7 +56,7 @@ def _files(place: Path) -> list[Path]:
         if path.is_file() and not any(part.startswith(".") for part in path.relative_to(place).parts)
     )
     if not found:
-        raise DataError(f"{place}: there are no images in this folder")
+        raise DataError(f"{place}: no images in this folder")
     return found
 
 
@@ -110,17 +110,17 @@ def evaluate(
         str,
         typer.Argument(
             metavar="DATASET",
-            help="A name of `fedclass data list`, a folder with train/ and test/, an .npz file, or "
+            help="A name from `fedclass data list`, a folder with train/ and test/, an .npz file, or "
             "package.module:function.",
         ),
     ],
     path: PathOption = None,
-    fraction: Annotated[float, typer.Option(help="First part of each class to test on, above 0 and up to 1.")] = 1.0,
+    fraction: Annotated[float, typer.Option(help="Share of each class to test on, above 0 and up to 1.")] = 1.0,
     as_json: Json = False,
 ) -> None:
     """Test the model of a run on the test images of a data set.
 
-    Classes are matched by name. Images of classes that the model never met are left out, and named.
+    Classes are matched by name. Images of classes unknown to the model are left out, and the classes are named.
 
     Example:  fedclass evaluate runs/mine cifar10 --path ~/cifar-10-batches-bin
     """
@@ -138,8 +138,11 @@ def _print_evaluation(result: "Evaluation") -> None:
     from rich.table import Table
 
     from fedclass.cli.display import console
+    from fedclass.runs.counted import counted
 
-    table = Table(box=SIMPLE_HEAD, title=f"{result.dataset}, {result.images} test images", title_justify="left")
+    table = Table(
+        box=SIMPLE_HEAD, title=f"{result.dataset}, {counted(result.images, 'test image')}", title_justify="left"
+    )
     table.add_column("class")
     table.add_column("images", justify="right")
     table.add_column("accuracy", justify="right")
@@ -149,13 +152,13 @@ def _print_evaluation(result: "Evaluation") -> None:
     table.add_row("all, per image (micro)", str(result.images), f"{result.accuracy_micro:.1f}")
     table.add_row("all, per class (macro)", "", f"{result.accuracy_macro:.1f}")
     console.print(table)
-    console.print("All in percent; all of the model's classes compete.", style="dim", highlight=False)
+    console.print("In percent; all of the model's classes compete.", style="dim", highlight=False)
     if result.unknown:
-        unknown = ", ".join(f"{name} ({count} images)" for name, count in result.unknown.items())
-        console.print(f"left out, because the model does not know them: {unknown}", style="yellow", highlight=False)
+        unknown = ", ".join(f"{name} ({counted(count, 'image')})" for name, count in result.unknown.items())
+        console.print(f"left out, unknown to the model: {unknown}", style="yellow", highlight=False)
     if result.missing:
         missing = ", ".join(result.missing)
-        console.print(f"the model also knows, but the data does not have: {missing}", style="yellow", highlight=False)
+        console.print(f"known to the model, but not in the data: {missing}", style="yellow", highlight=False)
     note = _note(result.resized_from, result.converted_from)
     if note:
         console.print(f"all images {note}", style="yellow", highlight=False)
@@ -167,16 +170,16 @@ def _print_evaluation(result: "Evaluation") -> None:
 
 def export(
     run: RunArgument,
-    to: Annotated[Path, typer.Option(help="The ONNX file to write; one that is there is replaced.")],
+    to: Annotated[Path, typer.Option(help="The ONNX file to write. An existing file is replaced.")],
     card: Annotated[
         bool,
-        typer.Option("--card", help="Write a new folder for a model hub instead: the weights, and a model card."),
+        typer.Option("--card", help="Write a new folder for a model hub instead, with the weights and a model card."),
     ] = False,
 ) -> None:
     r"""Write the model of a run to an ONNX file, after comparing it with the original in onnxruntime.
 
-    The graph takes images as uint8 (N, height, width, channels) and returns scores (N, classes). It normalises them
-    itself. Class names and the rest are in its metadata. Needs: pip install 'fedclass\[onnx]'
+    The graph takes images as uint8 (N, height, width, channels) and returns scores (N, classes). It normalises the
+    images itself. Class names and the like are in its metadata. Needs: pip install 'fedclass\[onnx]'
 
     Example:  fedclass export runs/mine --to model.onnx
               fedclass export runs/mine --card --to my-model
@@ -188,7 +191,7 @@ def export(
         from fedclass.experiment.card import write_card
 
         write_card(run, to)
-        console.print(f"{to}: model.safetensors, classes.json and README.md, the model card", highlight=False)
+        console.print(f"{to}: model.safetensors, classes.json and the model card, README.md", highlight=False)
         return
     model = load_model(run)
     difference = model.export(to)

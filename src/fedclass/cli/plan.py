@@ -1,4 +1,4 @@
-"""fedclass plan: who holds what, when, before anything is trained."""
+"""fedclass plan: which client holds which images, before anything is trained."""
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
     Counts = NDArray[np.int64]
 
-WIDEST = 12  # more columns of single classes do not fit on a terminal
+WIDEST = 12  # classes with a column each; more do not fit on a terminal
 
 
 def plan(
     recipe: Recipe = None,
     overrides: Overrides = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the partition.")] = None,
-    picture: Annotated[Path | None, typer.Option(help="Also draw it, to this .png, .svg or .pdf file.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Also draw the plan to this .png, .svg or .pdf file.")] = None,
     save: Annotated[Path | None, typer.Option(help='Write the partition to a file, for partition.kind="file".')] = None,
 ) -> None:
-    """Show who holds how many images of which class in which task, and the memory plan. Nothing is trained.
+    """Show how many images of each class each client holds in each task, and the memory plan. Nothing is trained.
 
     Example:  fedclass plan demo --set partition.alpha=0.1 --picture plan.png
     """
@@ -41,6 +41,7 @@ def plan(
     from fedclass.data.memory import exemplar_counts, remarks
     from fedclass.experiment.recipe import load
     from fedclass.experiment.setup import prepare
+    from fedclass.runs.counted import counted
     from fedclass.runs.progress import left_out
 
     experiment = load(recipe, overrides or [], seed=seed)
@@ -54,8 +55,8 @@ def plan(
     lines = [
         *left_out(coverage(stream)),
         *_lacking(stream),
-        f"memory: {_rule(experiment.memory)}; chosen by {chosen}; {memory[:, -1].sum()} exemplars on all clients at "
-        "the end",
+        f"memory: {_rule(experiment.memory)}; chosen by {chosen}; {counted(int(memory[:, -1].sum()), 'exemplar')} on "
+        "all clients at the end",
     ]
     for line in lines:
         console.print(line, highlight=False)
@@ -69,7 +70,7 @@ def plan(
         console.print(f'partition: {save}; use it with partition.kind="file" partition.path="{save}"', highlight=False)
 
 
-# Tables: a row for each client; for each task a column per class or, if there are many, two for all.
+# Tables: a row per client; for each task, a column per class, or two columns in all if there are many classes.
 
 
 def _table(title: str) -> "Table":
@@ -82,7 +83,7 @@ def _table(title: str) -> "Table":
 
 
 def _task_columns(table: "Table", stream: "Stream", several: Callable[[int], tuple[str, str]]) -> None:
-    """several: the heads of a task's two columns, given how many classes it has."""
+    """several: the headings of a task's two columns, given its number of classes."""
     for task, size in enumerate(stream.task_sizes):
         new = stream.new_classes(task)
         heads = stream.names(new) if _by_class(stream) else list(several(size))
@@ -110,7 +111,7 @@ def _images_table(stream: "Stream", memory: "Counts") -> "Table":
 
 
 def _arrival_table(stream: "Stream", delays: "Counts") -> "Table":
-    """With rounds counted from 1, as everywhere for people."""
+    """Rounds count from 1, as in everything that people read."""
     table = _table("rounds of arrival")
     _task_columns(table, stream, lambda _: ("first", "\nlast"))
     for client, row in enumerate(stream.counts()):
@@ -152,10 +153,10 @@ def _rule(budget: "MemorySettings") -> str:
     if budget.per_class is not None:
         return f"{budget.per_class} per class"
     if budget.quota == "floor":
-        return f"{budget.per_client} per client, over all classes that have arrived, rounded down"
+        return f"{budget.per_client} per client, over all classes so far, rounded down"
     if budget.quota == "balanced":
         return f"{budget.per_client} per client, divided by the server so that all exemplars together are balanced"
-    return f"{budget.per_client} per client, shared evenly among the classes it has met"
+    return f"{budget.per_client} per client, shared evenly among the classes that the client has met"
 
 
 # Files.
@@ -170,7 +171,7 @@ def _draw(experiment: "Experiment", stream: "Stream", picture: Path) -> None:
     title = f"{stream.data.name}, {kind}, seed {experiment.seed_of('partition')}"
     try:
         partition_picture(stream.counts(), stream.classes, stream.task_sizes, picture, title=title)
-    except (OSError, ValueError) as error:  # ValueError: an ending that matplotlib does not know
+    except (OSError, ValueError) as error:  # ValueError: an extension that matplotlib does not know
         raise ConfigError(f"--picture {picture}: cannot be written ({error}); choose another name") from error
 
 
@@ -184,7 +185,7 @@ def _save(stream: "Stream", path: Path) -> None:
 
 
 def _with_held_out(stream: "Stream") -> "list[Index]":
-    """Whose images are which: what validates is drawn again from these by each run that wants it."""
+    """Each client's images, including those held out: runs draw their validation images from these again."""
     import numpy as np
 
     if not stream.held_out:

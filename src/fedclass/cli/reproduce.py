@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from fedclass.experiment.grid import Choice, Member
     from fedclass.report.paper import Part
 
-# Where files are and which device computes is no part of a setting; the rest changes no result.
+# Keys that do not belong to a setting of the paper: they change no result, or are given by the user.
 FREE = {"seed", "data.path", "train.device", "evaluation.every"}
 
 
 class System(StrEnum):
-    """Which recipes to run: as the paper describes it, or as its authors' released code does it."""
+    """Which recipes to run: those of the paper, or those of its authors' released code."""
 
     paper = "paper"
     released = "released"
 
 
-# In the order of the paper's tables; what it has no figures for comes last.
+# In the order of the paper's tables. Rows without figures in the paper come last.
 ROWS = {
     System.paper: "fedavg,glfc,fedicarl:released,fedwa:released,fedclass:paper,fedclass:released,"
     "fedicarl:icarl,fedwa:wa",
@@ -39,7 +39,7 @@ ROWS = {
 
 @dataclass(frozen=True)
 class PaperRun:
-    """A run, the paper's row that it can claim, and the keys in which it differs from the recipe."""
+    """A run, the row of the paper that it stands beside, and the keys in which it differs from the recipe."""
 
     member: "Member"
     row: str | None
@@ -48,20 +48,20 @@ class PaperRun:
 
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(help="A setting, table or ablation of the paper. Without it, they are listed.")
+        str | None, typer.Argument(help="A setting, table or ablation of the paper. Without a name, all are listed.")
     ] = None,
     methods: Annotated[
         str | None,
-        typer.Option(help="As in `fedclass compare`. Default: all that the paper has, and proper iCaRL and WA."),
+        typer.Option(help="As in `fedclass compare`. Default: all rows of the paper, and proper iCaRL and WA."),
     ] = None,
     system: Annotated[
-        System, typer.Option(help="As the paper describes it, or as its authors' released code would run it.")
+        System, typer.Option(help="Settings as in the paper, or as in its authors' released code.")
     ] = System.paper,
     seeds: Seeds = "0,1,2",
     overrides: Overrides = None,
-    out: Annotated[
-        Path, typer.Option(help="Directory for all runs; those that it holds already are not run again.")
-    ] = Path("runs/reproduce"),
+    out: Annotated[Path, typer.Option(help="Directory for all runs. Finished runs in it are not repeated.")] = Path(
+        "runs/reproduce"
+    ),
     workers: Workers = None,
     reuse: Reuse = True,
     changed_code: ChangedCode = False,
@@ -71,13 +71,13 @@ def reproduce(
 ) -> None:
     """Run a setting, a table or an ablation of the FedCLASS paper, and show its figures beside ours.
 
-    Each row stands beside the paper's that it can claim: FedICARL and FedWA as its authors' code computes them,
-    FedCLASS by the paper and by that code. Proper iCaRL and WA have rows of their own. --system released takes the
-    recipes *_released, in which all else is as in the authors' code, too. How each row differs from the paper is told
-    below the table.
+    Each row stands beside the matching row of the paper: FedICARL and FedWA as the authors' code computes them,
+    FedCLASS as in the paper and as in that code. Proper iCaRL and WA have separate rows. --system released uses the
+    recipes *_released, which follow the authors' code in everything else, too. Notes below the table say how each row
+    differs from the paper.
 
-    Whatever --set changes (a part of the data, fewer rounds) is named below the table, which is then marked as reduced;
-    give it an --out of its own.
+    If --set changes a setting (a part of the data, fewer rounds), the table is marked as reduced and lists the changes.
+    Use a separate --out for such runs.
 
     Example:  fedclass reproduce cifar10_2task --set data.fraction=0.1 --set train.rounds=5 --out runs/reduced
     """
@@ -89,7 +89,7 @@ def reproduce(
     from fedclass.runs.config_file import flat
     from fedclass.runs.layout import write_atomically
     from fedclass.runs.summary import Result
-    from fedclass.studies import How, carry_out, said_when_stopped, setting
+    from fedclass.studies import How, carry_out, setting
 
     if name is None:
         _list()
@@ -98,12 +98,11 @@ def reproduce(
     parts = find(name)
     runs_by_part = [_runs_of(part, methods, system, seeds, overrides or [], out) for part in parts]
     members = [run.member for runs in runs_by_part for run in runs]
-    how = How(workers, reuse, changed_code, sinks or ())
+    how = How(workers, reuse, changed_code, sinks or (), again=lambda _: "type the same again")
     if dry_run:
         show_foreseen(foreseen(members, how), how)
         return
-    with said_when_stopped(out, "type the same again"):
-        failures = carry_out(members, how)
+    failures = carry_out(members, how, out)
     failed = {members[number].path for number in failures}
     shown = []
     for part, runs in zip(parts, runs_by_part, strict=True):
@@ -160,7 +159,7 @@ def _runs_of(
 
 
 def _choices(part: "Part", recipe: str, entries: "Sequence[Choice]") -> "list[tuple[Choice, str | None]]":
-    """What to run, and the value in an ablation. The recipe's own value keeps its name: its runs are shared."""
+    """What to run, and its value in an ablation. The recipe's own value keeps its name: its runs are shared."""
     from fedclass.experiment.grid import Choice
     from fedclass.experiment.recipe import load
 
@@ -169,7 +168,7 @@ def _choices(part: "Part", recipe: str, entries: "Sequence[Choice]") -> "list[tu
     found: list[tuple[Choice, str | None]] = []
     for entry in entries:
         if entry.method != part.method:
-            raise ConfigError(f"--methods {entry.name}: the paper has this ablation for {part.method} only")
+            raise ConfigError(f"--methods {entry.name}: the paper has this ablation only for {part.method}")
         usual = load(recipe, entry.overrides, method=entry.method)
         for value in part.rows:
             changes = (*entry.overrides, f"{part.key}={value}")
@@ -180,7 +179,7 @@ def _choices(part: "Part", recipe: str, entries: "Sequence[Choice]") -> "list[tu
 
 
 def changed_keys(experiment: "Experiment", recipe: "Experiment") -> tuple[str, ...]:
-    """Keys of the recipe that an experiment has other values of, each with both."""
+    """The keys in which an experiment differs from its recipe, each with both values."""
     from fedclass.report.rows import text
     from fedclass.runs.config_file import flat
 
@@ -206,8 +205,8 @@ def _list() -> None:
         table.add_row(name, recipes, _rows(parts[0]), f"fedclass reproduce {name}")
     console.print(table)
     console.print(
-        "\nIt runs each row with seeds 0, 1, 2 and shows the paper's figures beside ours.\n"
-        "--system released: all as in the authors' released code.",
+        "\nEach command runs all rows with seeds 0, 1, 2 and shows the paper's figures beside ours.\n"
+        "--system released: settings as in the authors' released code.",
         highlight=False,
     )
 

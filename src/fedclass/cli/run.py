@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 Recipe = Annotated[
     str | None,
     typer.Argument(
-        help="A recipe: a TOML file, or the name of one that comes along, such as demo. Without one, every key has its "
-        "default: all images of the drawn digits, or of the data that --set data.name names, and all clients."
+        help="A recipe: a TOML file, or the name of one that comes with fedclass, such as demo. Without a recipe, "
+        "every key has its default: all images of the drawn digits, or of the data set in --set data.name."
     ),
 ]
 Overrides = Annotated[
@@ -24,20 +24,18 @@ Overrides = Annotated[
 Out = Annotated[Path | None, typer.Option(help="Directory to write to; new or empty. Default: below runs/.")]
 Reuse = Annotated[
     bool,
-    typer.Option(help="Take over tasks that an earlier run with the same beginning learned (`fedclass cache`)."),
+    typer.Option(help="Reuse tasks that an earlier run with the same beginning learned (`fedclass cache`)."),
 ]
 ChangedCode = Annotated[
     bool,
     typer.Option(
         "--changed-code",
-        help="Take what the directory holds although code has changed since; runs that go on say so in all tables.",
+        help="Use what the directory contains although code has changed since. All tables mark runs resumed this way.",
     ),
 ]
 Nice = Annotated[
     int,
-    typer.Option(
-        min=0, max=19, help="Let other programs go first, as `nice -n` does; workers too. 19: take what is left over."
-    ),
+    typer.Option(min=0, max=19, help="Lower the priority of all processes, as `nice -n` does. 19: the lowest."),
 ]
 Sinks = Annotated[
     list[str] | None,
@@ -49,19 +47,24 @@ def run(
     recipe: Recipe = None,
     overrides: Overrides = None,
     method: Annotated[
-        str | None, typer.Option(help="A method of `fedclass methods`, or your own: package.module:Class.")
+        str | None, typer.Option(help="A method from `fedclass methods`, or your own: package.module:Class.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
     engine: Annotated[
         Literal["inprocess", "processes"] | None,
-        typer.Option(help="Where clients work. Default: processes, where there are several cores and enough to do."),
+        typer.Option(
+            help="Where clients are trained. Default: processes, if there are several cores and enough to do."
+        ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes, one core each; the result is the same. Default: all cores.")
+        int | None,
+        typer.Option(
+            min=1, help="Number of processes, one core each. The result does not depend on it. Default: all cores."
+        ),
     ] = None,
     out: Out = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped, from its last checkpoint.")
+        Path | None, typer.Option(metavar="RUN", help="Resume a stopped run from its last checkpoint.")
     ] = None,
     changed_code: ChangedCode = False,
     reuse: Reuse = True,
@@ -71,7 +74,7 @@ def run(
     """Run one experiment: learn a stream of classes over many clients.
 
     Writes config.toml, source.json, events.jsonl, checkpoints, summary.json, model.safetensors and classes.json to the
-    run directory. A run that was stopped, in whatever way, goes on with --resume and ends with the same bits.
+    run directory. A run that was stopped in any way can be resumed with --resume, and ends with the same bits.
 
     Examples:  fedclass run demo
                fedclass run cifar10_2task --set data.path=~/cifar-10-batches-bin --set method.beta=8
@@ -89,16 +92,14 @@ def run(
     from fedclass.studies import said_when_stopped
 
     if engine == "inprocess" and workers is not None:
-        raise ConfigError("--workers is for --engine processes; leave one of them out")
+        raise ConfigError("--workers is for --engine processes; leave out one of the two")
     if changed_code and resume is None:
-        raise ConfigError("--changed-code is for --resume RUN; a new run has no code that could have changed")
+        raise ConfigError("--changed-code is for --resume RUN; a new run has no earlier code")
     if resume is not None:
         if out is not None:
-            raise ConfigError("--resume goes on in the run's own directory; leave --out out")
+            raise ConfigError("--resume continues in the run's own directory; leave out --out")
         if not RunDirectory(resume).config.is_file():
-            raise RunError(
-                f"{resume}: has no config.toml; is it a run directory? `fedclass list` shows those there are"
-            )
+            raise RunError(f"{resume}: has no config.toml; is it a run directory? `fedclass list` shows all runs")
         recipe = recipe or str(RunDirectory(resume).config)
     be_nice(nice)
     experiment = load(recipe, overrides or [], method=method, seed=seed)
@@ -130,16 +131,17 @@ def run(
 
 
 def say_what_is_quick(recipe: str | None, experiment: "Experiment") -> None:
-    """Whoever names neither a recipe nor data gets all of the drawn digits, and may have expected a demonstration."""
+    """Without a recipe or data, all drawn digits are used. A user may have expected a quick demonstration."""
     from fedclass.cli.display import console
     from fedclass.data.catalogue import DATASETS
+    from fedclass.runs.counted import counted
 
     data, train = experiment.data, experiment.train
     sizes = DATASETS[data.name].sizes if data.name in DATASETS else None
     if recipe is None and data.name == "synnum" and data.fraction == 1 and sizes:
         console.print(
-            f"no recipe: every key has its default, {sizes[0]:,} images and {train.rounds} rounds for each task; the "
-            "time left is shown after the first round. For a demonstration within minutes: fedclass compare demo",
+            f"no recipe: every key has its default, {sizes[0]:,} images and {counted(train.rounds, 'round')} per task. "
+            "The time left is shown after the first round. For a demonstration within minutes: fedclass compare demo",
             highlight=False,
         )
 

@@ -1,4 +1,4 @@
-"""fedclass site: take part, and what a site keeps on its own disk, and how to have it deleted."""
+"""fedclass site: take part in a federation; see and delete what the site keeps on its disk."""
 
 import json
 from pathlib import Path
@@ -9,15 +9,15 @@ import typer
 from fedclass.cli.flower import needs_flower
 from fedclass.errors import ConfigError
 
-if TYPE_CHECKING:  # what a command needs it imports itself: `--help` must not wait for torch
+if TYPE_CHECKING:  # commands import what they need, so that `--help` does not wait for torch
     from fedclass.deploy.site_store import FederationFolder
 
 app = typer.Typer(
-    help="What a site keeps on its own disk for the federations it takes part in: see it, have it deleted.",
+    help="Take part in federations. See and delete what the site keeps on its disk.",
     no_args_is_help=True,
 )
 
-Store = Annotated[Path, typer.Option(envvar="FEDCLASS_STORE", help="The folder that the site's setting `store` names.")]
+Store = Annotated[Path, typer.Option(envvar="FEDCLASS_STORE", help="The folder in the site's setting `store`.")]
 
 Key = Annotated[
     Path | None, typer.Option(envvar="FEDCLASS_STORE_KEY", help="The site's setting `store_key`, if it has one.")
@@ -26,12 +26,12 @@ Key = Annotated[
 
 @app.command()
 def run(
-    file: Annotated[Path, typer.Argument(help="The site's file, as docs/deploy.md shows it.")],
+    file: Annotated[Path, typer.Argument(help="The site's TOML file (see docs/deploy.md).")],
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="In plain text and without a key; only to try things out.")
+        bool, typer.Option("--insecure", help="Without encryption and without a key; only for trials.")
     ] = False,
 ) -> None:
-    """Take part in federations: keep Flower's SuperNode connected to the server, until this process is ended.
+    """Take part in federations: keep Flower's SuperNode connected to the server until this process is ended.
 
     Example:  fedclass site run hospital-a.toml
     """
@@ -46,11 +46,11 @@ def run(
 
 @app.command()
 def check(
-    file: Annotated[Path, typer.Argument(help="The site's file, as docs/deploy.md shows it.")],
-    online: Annotated[bool, typer.Option("--online", help="Also dial the server, with TLS.")] = False,
-    insecure: Annotated[bool, typer.Option("--insecure", help="As for `site run`.")] = False,
+    file: Annotated[Path, typer.Argument(help="The site's TOML file (see docs/deploy.md).")],
+    online: Annotated[bool, typer.Option("--online", help="Also connect to the server, with TLS.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="As in `site run`.")] = False,
 ) -> None:
-    """Try everything that `fedclass site run` needs, before it goes online; exit code 2 if something is missing.
+    """Check everything that `fedclass site run` needs, before going online. Exit code 2 if something is missing.
 
     Example:  fedclass site check hospital-a.toml --online
     """
@@ -70,11 +70,12 @@ def check(
 def show(
     store: Store,
     key: Key = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON; tasks then count from 0.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, in which tasks count from 0.")] = False,
 ) -> None:
-    """Which images are kept of which class, since when, and what was deleted at the owner's wish."""
+    """Show how many images are kept of each class, since when, and what was deleted on request."""
     from fedclass.cli.display import console, print_table
     from fedclass.report.tables import Table
+    from fedclass.runs.counted import counted
 
     found = [folder.describe() for folder in _federations(store, key)]
     if as_json:
@@ -84,9 +85,10 @@ def show(
         tasks = ", ".join(f"task {task['task'] + 1}: {task['images']}" for task in federation["tasks"]) or "none"
         notes = [f"images that came with each task: {tasks}", f"teachers kept: {len(federation['teachers'])}"]
         if federation["forgotten_images"]:
-            notes.append(f"forgotten images, which stay out: {federation['forgotten_images']}")
+            notes.append(f"forgotten images, no longer used: {federation['forgotten_images']}")
         notes += [
-            f"forgotten on {gone['date']}: {gone['class']} ({gone['count']} exemplars); it stays out of this federation"
+            f"forgotten on {gone['date']}: {gone['class']} ({counted(gone['count'], 'exemplar')}); it stays out "
+            "of this federation"
             for gone in federation["forgotten"]
         ]
         rows = [
@@ -100,7 +102,7 @@ def show(
                 notes=tuple(notes),
             )
         )
-    console.print(f"{len(found)} federations in {store}", highlight=False, markup=False)
+    console.print(f"{counted(len(found), 'federation')} in {store}", highlight=False, markup=False)
 
 
 @app.command()
@@ -108,25 +110,26 @@ def forget(
     store: Store,
     label: Annotated[str | None, typer.Argument(metavar="[CLASS]", help="The name of the class.")] = None,
     image: Annotated[
-        list[Path] | None, typer.Option(help="An image file, or a copy of it: this image alone. Repeatable.")
+        list[Path] | None, typer.Option(help="An image file, or a copy of it. Only this image is deleted. Repeatable.")
     ] = None,
     older_than: Annotated[
-        int | None, typer.Option(min=0, help="Exemplars that were chosen more than so many days ago.")
+        int | None, typer.Option(min=0, help="Delete exemplars chosen more than this many days ago.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All classes, and the models that were kept.")] = False,
-    federation: Annotated[str | None, typer.Option(help="Only what is kept for this one. Default: for all.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Delete all classes and all models kept.")] = False,
+    federation: Annotated[str | None, typer.Option(help="Only in this federation. Default: in all.")] = None,
     key: Key = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Delete a class, an image, or old exemplars for good: pixels, and the lists that name them.
+    """Delete a class, an image, or old exemplars for good: the pixels and the lists that name them.
 
-    A class or an image then stays out of the federation at this site: if it is still in the data folder, it is neither
-    announced nor learned from. To begin anew instead, remove the federation's folder from the store. Files are
-    replaced or unlinked, not overwritten; what models have learned from the images is not undone.
+    From then on, this site leaves the class or image out of the federation: even if it is still in the data folder, it
+    is neither announced nor learned from. To start over instead, remove the federation's folder from the store. Files
+    are replaced or unlinked, not overwritten. What models learned from the images is not undone.
     """
     from fedclass.cli.display import console
     from fedclass.deploy.holdings import digests_of
     from fedclass.deploy.ledger import days_ago
+    from fedclass.runs.counted import counted
 
     if sum([label is not None, bool(image), older_than is not None, everything]) != 1:
         raise ConfigError("fedclass site forget: give the name of a class, --image, --older-than, or --all")
@@ -142,22 +145,23 @@ def forget(
             return folder.drop(lambda entry: entry.date >= first)
         return folder.forget_images(digests) if digests else folder.forget_all()
 
-    what = "everything" if everything else f"class {label!r}" if label is not None else f"{len(image or [])} images"
-    what = what if older_than is None else f"what is older than {older_than} days"
+    what = (
+        "everything" if everything else f"class {label!r}" if label is not None else counted(len(image or []), "image")
+    )
+    what = what if older_than is None else f"exemplars older than {counted(older_than, 'day')}"
     where = ", ".join(folder.root.name for folder in folders)
     if not yes:
         typer.confirm(f"Delete {what} from {where or 'no federation'}, for good?", abort=True)
     for folder in folders:
         with folder.locked():
             gone = delete(folder)
-        verb = "are" if image else "is"
-        console.print(f"{folder.root.name}: {what} {verb} deleted, {gone} exemplars", highlight=False, markup=False)
+        console.print(f"{folder.root.name}: deleted {what}, {counted(gone, 'exemplar')}", highlight=False, markup=False)
 
 
 def _chosen(
     folders: "list[FederationFolder]", store: Path, federation: str | None, label: str | None
 ) -> "list[FederationFolder]":
-    """Those of the federation, if one is named, that keep anything of the class, if one is named."""
+    """The folders of the named federation that keep anything of the named class; by default, all folders."""
     if federation is not None:
         known = [folder.root.name for folder in folders]
         if federation not in known:
@@ -168,7 +172,7 @@ def _chosen(
     found = [folder for folder in folders if folder.spelled().get(label, label) in folder.classes()]
     if not found:
         classes = sorted({name for folder in folders for name in folder.classes()})
-        raise ConfigError(f"{store}: nothing is kept of class {label!r}; there are {', '.join(classes) or 'none'}")
+        raise ConfigError(f"{store}: nothing is kept of class {label!r}; classes are {', '.join(classes) or 'none'}")
     return found
 
 
@@ -176,7 +180,7 @@ def _federations(store: Path, key: Path | None) -> "list[FederationFolder]":
     from fedclass.deploy.site_store import federations
 
     if not store.is_dir():
-        raise ConfigError(f"--store {store}: is no folder; name the one that the site's setting `store` names")
+        raise ConfigError(f"--store {store}: no such folder; give the folder in the site's setting `store`")
     if key is None:
         return federations(store)
     with needs_flower():

@@ -14,13 +14,16 @@ def split(
     overrides: Overrides = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the partition.")] = None,
 ) -> None:
-    """Write each client's images to a file of its own, site-000.npz and so on, to try a deployment with.
+    """Write each client's images to a separate file, site-000.npz and so on, to try out a deployment.
 
-    Sites that hold these files, with holdout=0.0, end with the same weights as `fedclass run` of the recipe.
+    Sites with these files and holdout=0.0 end with the same weights as `fedclass run` of the recipe.
     """
     from fedclass.cli.display import console
     from fedclass.deploy.split import split as write
     from fedclass.experiment.recipe import load
+    from fedclass.runs.counted import counted
 
     written = write(load(recipe, overrides or [], seed=seed), out)
-    console.print(f"{len(written)} sites: {written[0]} to {written[-1].name}; set holdout=0.0 there", highlight=False)
+    console.print(
+        f"{counted(len(written), 'site')}: {written[0]} to {written[-1].name}; set holdout=0.0 there", highlight=False
+    )

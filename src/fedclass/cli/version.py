@@ -1,4 +1,4 @@
-"""What is installed, in a line, without importing any of it."""
+"""What is installed, in one line, without importing any of it."""
 
 import platform
 import shutil
@@ -19,7 +19,7 @@ def version() -> str:
 
 
 def commit(root: Path) -> str | None:
-    """The commit that a checkout is at, and whether files differ from it; None elsewhere, and where git is missing."""
+    """The commit of a checkout, and whether files differ from it; None without a checkout or without git."""
     git = shutil.which("git")
     if git is None or not (root / ".git").exists():  # a file in a linked worktree
         return None

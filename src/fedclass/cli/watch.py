@@ -12,16 +12,18 @@ if TYPE_CHECKING:
     from fedclass.cli.display import Display
 
 POLL = 0.5  # seconds
-QUIET = 60.0  # seconds without news that are worth a word, where rounds are short
+QUIET = 60.0  # seconds without events before a warning, if rounds are short
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(help="A run directory, or a folder of them, as `fedclass compare` writes it.")],
-    once: Annotated[bool, typer.Option("--once", help="Print how far it is, and end.")] = False,
+    run: Annotated[
+        Path, typer.Argument(help="A run directory, or a folder of several, such as `fedclass compare` writes.")
+    ],
+    once: Annotated[bool, typer.Option("--once", help="Print how far the runs are, and exit.")] = False,
 ) -> None:
-    """Follow runs that another process carries out; ends when all have finished.
+    """Follow runs of another process, until all have finished.
 
-    It starts with what is there already, and only reads: a run does not notice it.
+    Starts with the events so far. The runs are only read, never disturbed.
 
     Example:  fedclass watch runs/mine
     """
@@ -36,14 +38,14 @@ def watch(
 
 
 def _follow(roots: Sequence[Path], shown: "Display", *, once: bool) -> list[Path]:
-    """Show what the runs write until all have finished, or once; returns those that have."""
+    """Show what the runs write until all have finished, or once. Returns the finished ones."""
     from fedclass.cli.display import console
     from fedclass.runs.events import RoundFinished, RunFinished, RunResumed, RunStarted
     from fedclass.runs.layout import RunDirectory
     from fedclass.runs.tail import Tail
 
     tails = [Tail(RunDirectory(root).events) for root in roots]
-    ending: set[int] = set()  # those whose last event is there; the summary comes a moment later
+    ending: set[int] = set()  # runs whose last event is written; the summary follows a moment later
     began, patience, said = time.time(), QUIET, False
     while True:
         for number, tail in enumerate(tails):
@@ -60,7 +62,7 @@ def _follow(roots: Sequence[Path], shown: "Display", *, once: bool) -> list[Path
         if len(finished) < len(roots):
             quiet = time.time() - max((at for tail in tails if (at := tail.written()) is not None), default=began)
             if quiet > patience and not said:
-                message = f"no news for {_duration(quiet)}; the run may have been stopped"
+                message = f"no event for {_duration(quiet)}; the run may have been stopped"
                 console.print(message, style="yellow", highlight=False)
             said = quiet > patience
         if once or len(finished) == len(roots):

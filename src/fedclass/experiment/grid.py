@@ -13,6 +13,7 @@ from fedclass.experiment.config import Experiment
 from fedclass.experiment.recipe import as_override, load, typed_overrides
 from fedclass.methods import METHODS, Method
 from fedclass.methods.base import parameters
+from fedclass.runs.config_file import flat
 
 OPENING = '[{"'  # what begins a value that may contain commas
 MOST_SEEDS = 1000  # in a range; more is probably a typing error
@@ -82,7 +83,7 @@ def read_sweep(
     As a mapping: {"method.beta": [1, 3], "train.rounds": 2}.
     """
     if isinstance(settings, Mapping):
-        settings = [_typed(key, value) for key, value in settings.items()]
+        settings = [_typed(key, value) for key, value in flat(settings).items()]
     keys: dict[str, list[str]] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")

@@ -16,7 +16,7 @@ from fedclass.errors import ConfigError, FedclassError
 from fedclass.experiment.config import SECTIONS, Experiment, check_parameters
 from fedclass.methods import METHODS, Method
 from fedclass.methods.base import parameters
-from fedclass.runs.config_file import MOVED, relocated
+from fedclass.runs.config_file import MOVED, flat, relocated
 from fedclass.schema import TableError, did_you_mean, only_known, read_table, read_toml, toml_value
 from fedclass.usercode import imported, named, reason, without_file
 
@@ -36,7 +36,8 @@ def load(
 ) -> Experiment:
     """The experiment of a recipe: a file, or the name of a bundled one. None: every key has its default.
 
-    overrides: keys of the recipe with other values, {"train.rounds": 2} or ["train.rounds=2"].  method: its name, your
+    overrides: keys of the recipe with other values: {"train.rounds": 2}, {"train": {"rounds": 2}} or
+    ["train.rounds=2"].  method: its name, your
     own class, or an object of it with its parameters.  model: the name of a backbone, or your own function that builds
     one; its arguments are model.args.
 
@@ -199,10 +200,12 @@ def find_method(name: str) -> type[Method]:
 
 
 def typed_overrides(overrides: Sequence[str] | Mapping[str, object]) -> list[str]:
-    """As on the command line, `train.rounds=2`."""
+    """As on the command line, `train.rounds=2`. A mapping may be nested: {"train": {"rounds": 2}}."""
     if isinstance(overrides, str):
         raise ConfigError(f"overrides = {overrides!r}: give a dict, or a list, such as ['train.rounds=2']")
-    return [as_override(*item) for item in overrides.items()] if isinstance(overrides, Mapping) else list(overrides)
+    if isinstance(overrides, Mapping):
+        return [as_override(*item) for item in flat(overrides).items()]
+    return list(overrides)
 
 
 def as_override(key: str, value: object) -> str:

@@ -1,4 +1,4 @@
-"""Tables and pictures, from what runs have written. Called, it writes a page: `fedclass.report("runs/mine")`."""
+"""Tables and charts, from what runs have written. The package can be called: `fedclass.report("runs/mine")`."""
 
 import os
 import sys
@@ -10,12 +10,12 @@ Place = str | os.PathLike[str]
 
 
 class _Report(ModuleType):
-    """`import fedclass` has one name for this package and for what it is there for."""
+    """A module that can be called: `fedclass.report` is both this package and the function that writes a report."""
 
     def __call__(
         self, places: Place | Iterable[Place], *, out: Place | None = None, picture: Place | None = None
     ) -> Path:
-        """As `fedclass.report.page.report`."""
+        """See `fedclass.report.page.report`."""
         from fedclass.report.page import report
 
         return report(places, out=out, picture=picture)

@@ -1,4 +1,4 @@
-"""Results of a protocol as tables: how good, how much better, what it cost, and how to check it."""
+"""Results of a protocol as tables: figures, differences, costs, and hashes to check them by."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from fedclass.report.units import show_bytes, show_seconds
 from fedclass.runs.kept import NAME, Kept
 from fedclass.runs.summary import Result
 
-KEPT = ("exemplars", "rows", "clients", "server")  # of memory_bytes; a teacher is told apart
+KEPT = ("exemplars", "rows", "clients", "server")  # of memory_bytes; the teacher has a separate column
 CLIENTS = {"worst client": "accuracy_worst_client", "deviation over clients": "accuracy_deviation_over_clients"}
 HASH = 16  # characters of weights_sha256 in a table
 
@@ -29,7 +29,7 @@ def benchmark_tables(results: Sequence[Result], *, against: str | None = None) -
 
 
 def benchmark_markdown(protocols: Sequence[tuple[str, Sequence[str], Sequence[Table]]]) -> str:
-    """A page: for each protocol its title, what to know about it, and its tables."""
+    """A page: for each protocol its title, what is said about it, and its tables."""
     blocks = []
     for title, about, tables in protocols:
         blocks += [f"## {title}\n", *(f"{line}\n" for line in about), *map(markdown, tables)]
@@ -37,7 +37,7 @@ def benchmark_markdown(protocols: Sequence[tuple[str, Sequence[str], Sequence[Ta
 
 
 def _clients(results: Sequence[Result]) -> list[Table]:
-    """How clients fare; none where a run was made before this was noted, or where no client can be told."""
+    """Accuracy over clients; empty if a run has no such figures, because it is older or its clients are unknown."""
     if any(run.summary.get(key) is None for run in results for key in CLIENTS.values()):
         return []
     cells = [(str(row.label), *(mean_deviation(row.runs, key) for key in CLIENTS.values())) for row in rows(results)]
@@ -66,7 +66,7 @@ def _costs(results: Sequence[Result]) -> Table:
 
 
 def _memory(row: Row) -> tuple[str, str]:
-    """- for runs that were made before it was noted."""
+    """ "-" for runs of older versions, which did not record it."""
     found = [run.summary["memory_bytes"] for run in row.runs if "memory_bytes" in run.summary]
     if not found:
         return "-", "-"

@@ -1,4 +1,4 @@
-"""A chart of a report: a figure with its numbers and with words for the blind; and the words that charts share."""
+"""A chart of a report: a figure with its numbers and a text for screen readers; and texts that charts share."""
 
 import re
 from collections import Counter
@@ -15,7 +15,7 @@ from fedclass.report.tables import Table
 
 @dataclass(frozen=True)
 class Chart:
-    """name: of its files. alt: what it shows, in words. numbers: the same as a table."""
+    """name: of its files. alt: what it shows, as text. numbers: the same as a table."""
 
     name: str
     title: str
@@ -27,7 +27,7 @@ class Chart:
 
 
 def tested_on(groups: Sequence[Group]) -> str:
-    """What accuracies are on: "test images" or "validation images", the same for all groups."""
+    """The images behind the accuracies: "test images" or "validation images", the same for all groups."""
     return groups[0].runs[0].images
 
 
@@ -45,7 +45,7 @@ def spoken(pairs: Iterable[tuple[str, float | None]], unit: str = " %") -> str:
 
 
 def with_file_names(groups: Sequence[Group]) -> list[tuple[Group, str]]:
-    """Each group with an ending for its files: none if it is the only one."""
+    """Each group with a suffix for the names of its files; empty for a single group."""
     if len(groups) == 1:
         return [(groups[0], "")]
     words = [re.sub(r"[^a-z0-9.]+", "-", group.label.lower()).strip("-") for group in groups]

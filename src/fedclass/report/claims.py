@@ -1,4 +1,4 @@
-"""The claims of the FedCLASS paper, and whether our runs bear them out.
+"""The claims of the FedCLASS paper, and whether our runs confirm them.
 
 A verdict is *holds* or *does not hold* only where chance is ruled out: by intervals over seeds, or by the order of at
 least four values of a parameter, which has one chance in 4! = 24 or less. Everything else is not decidable.
@@ -27,7 +27,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim, and what our runs say of it.  why: the figures behind the verdict."""
+    """A claim, and what our runs say about it.  why: the figures behind the verdict."""
 
     claim: str
     verdict: Verdict
@@ -36,7 +36,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Standing:
-    """A candidate among its rivals by one figure: first, not first, or None where neither is beyond chance."""
+    """A candidate's place among its rivals by one figure: first, not first, or None if chance is not ruled out."""
 
     first: bool | None
     why: str
@@ -64,7 +64,7 @@ def standing(candidate: Beside, rivals: Sequence[Beside], missing: Sequence[str]
 
 
 def best(part: Part, candidate: Beside, members: Sequence[Beside], figure: str) -> Judged:
-    """That FedCLASS is the best of the paper's methods by a figure."""
+    """The claim that FedCLASS is the best of the paper's methods by a figure."""
     rivals, missing = _rivals(part, members)
     found = standing(candidate, rivals, missing, figure)
     what = "least forgetting" if figure.endswith(LESS_IS_BETTER) else "highest global accuracy"
@@ -72,7 +72,7 @@ def best(part: Part, candidate: Beside, members: Sequence[Beside], figure: str) 
 
 
 def lost_tasks(part: Part, candidate: Beside, members: Sequence[Beside]) -> Judged:
-    """Which tasks another method is ahead on, at the end: the same ones as in the paper's table?"""
+    """The claim that, at the end, other methods are ahead on the same tasks as in the paper's table."""
     rivals, missing = _rivals(part, members)
     agree, why = list[bool | None](), []
     lost = []
@@ -88,7 +88,7 @@ def lost_tasks(part: Part, candidate: Beside, members: Sequence[Beside]) -> Judg
 
 
 def trend(by_value: Mapping[str, Beside], wanted: Sequence[str], figure: str, *, rises: bool, key: str) -> Judged:
-    """That a figure rises, or falls, with each step of a parameter."""
+    """The claim that a figure rises, or falls, with each step of a parameter."""
     claim = f"{_name(figure)} {'rises' if rises else 'falls'} with {key}"
     present, series, why = _series(by_value, wanted, figure, key)
     if len(present) < 2 or not series[0]:
@@ -103,7 +103,7 @@ def trend(by_value: Mapping[str, Beside], wanted: Sequence[str], figure: str, *,
 
 
 def valley(by_value: Mapping[str, Beside], wanted: Sequence[str], figure: str, *, key: str) -> Judged:
-    """That a figure first falls and then rises with a parameter: some value between is below both ends."""
+    """The claim that a figure first falls and then rises with a parameter: a value in between is below both ends."""
     claim = f"{_name(figure)} first falls, then rises with {key}"
     present, series, why = _series(by_value, wanted, figure, key)
     if len(present) < len(wanted) or len(series[0]) < 2:
@@ -118,7 +118,7 @@ def valley(by_value: Mapping[str, Beside], wanted: Sequence[str], figure: str, *
 def _series(
     by_value: Mapping[str, Beside], wanted: Sequence[str], figure: str, key: str
 ) -> tuple[list[str], list[list[float]], str]:
-    """The values that were run, for each the figure by seed, over the seeds of all of them, and both in words."""
+    """The values that were run; for each, its figures over the seeds that all have; and both as text."""
     present = [value for value in wanted if value in by_value]
     found = [_by_seed(by_value[value], figure) for value in present]
     seeds = sorted(set.intersection(*(set(each) for each in found))) if found else []
@@ -131,7 +131,7 @@ def _series(
 
 
 def _rivals(part: Part, members: Sequence[Beside]) -> tuple[list[Beside], list[str]]:
-    """Our rows beside the paper's other methods, and those of its methods that we have no runs of."""
+    """Our rows for the paper's other methods, and the names of those without runs."""
     rivals = [member for member in members if member.row not in (None, CANDIDATE) and member.runs]
     present = {member.row for member in rivals}
     return rivals, [row for row in part.rows if row not in present and row != CANDIDATE]
@@ -147,7 +147,7 @@ def _by_seed(member: Beside, figure: str) -> dict[int, float]:
 
 
 def _difference(one: Beside, other: Beside, figure: str, sign: int) -> Difference | None:
-    """How much better the one is, over the seeds of both."""
+    """How much better `one` is than `other`, over the seeds of both."""
     a, b = _by_seed(one, figure), _by_seed(other, figure)
     seeds = sorted(a.keys() & b.keys())
     return _gap([a[seed] for seed in seeds], [b[seed] for seed in seeds], sign) if seeds else None

@@ -92,7 +92,7 @@ def confusions(groups: Sequence[Group]) -> list[Chart]:
                 name=f"confusion{suffix}",
                 title=titled("Confusion matrix", group, groups),
                 caption=f"Share of each class's {tested_on(groups)} (rows) by predicted class (columns), after task "
-                f"{done}.{' Lines part the tasks.' if edges else ''}{seeds}",
+                f"{done}.{' Lines separate the tasks.' if edges else ''}{seeds}",
                 alt=f"{group.label}: {worst_words or 'no mistakes'}",
                 figure=drawing.heat_map(
                     share,
@@ -113,7 +113,7 @@ def confusions(groups: Sequence[Group]) -> list[Chart]:
 
 
 def classes(groups: Sequence[Group]) -> list[Chart]:
-    """Accuracy per class: when learned and now for one run; now, side by side, for several groups."""
+    """Accuracy per class: for one run, when learned and now; for several groups, now, side by side."""
     known = [group for group in groups if all(run.classes for run in group.runs)]
     if not known:
         return []
@@ -153,14 +153,14 @@ def classes(groups: Sequence[Group]) -> list[Chart]:
 
 def _classes_of(run: History, colour: str) -> Chart:
     names, learned, now = zip(*run.classes, strict=True)
-    labels = [run.started.classes.index(name) for name in names]  # not 0, 1, ...: some may not have been tested
+    labels = [run.started.classes.index(name) for name in names]  # not 0, 1, ...: some classes may not have been tested
     lost = [(was - is_, name) for name, was, is_ in run.classes]
     most, which = max(lost)
     return Chart(
         name="classes",
         title="Accuracy per class",
         caption=f"Accuracy on each class after the task that brought it (hollow), and after task {len(run.tasks)} "
-        "(full). Dotted lines part the tasks.",
+        "(filled). Dotted lines separate the tasks.",
         alt=f"Now from {min(now):.0f} to {max(now):.0f} %; {which} lost most since it was learned, {most:.1f} points",
         figure=drawing.changes(
             names,
@@ -187,7 +187,7 @@ def _task_of(run: History, label: int) -> int:
 
 
 def _by_class(groups: Sequence[Group], names: Sequence[str], column: int) -> NDArray[np.float64]:
-    """(groups, classes): a mean over the seeds that met the class. Seeds may have the classes in another order."""
+    """(groups, classes): the mean over seeds that met the class. Seeds may have different class orders."""
     table = np.full((len(groups), len(names)), np.nan)
     for g, group in enumerate(groups):
         found = [{row[0]: row[column] for row in run.classes} for run in group.runs]

@@ -1,4 +1,4 @@
-"""Charts of clients and of what a run costs: images, losses, bytes, time."""
+"""Charts of clients and costs: images, losses, bytes, time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from fedclass.report.history import Cost, History
 from fedclass.report.tables import Table
 from fedclass.report.units import byte_unit, show_bytes, show_seconds
 
-MOST_DOTS = 1200  # clients x classes; above, a heat map
+MOST_DOTS = 1200  # clients x classes; with more, a heat map
 MOST_OPEN = 12  # rows of a table that is shown without a click
 
 
@@ -38,8 +38,8 @@ def clients(run: History) -> Chart | None:
     return Chart(
         name="clients",
         title="Clients",
-        caption="Each client's training images over the whole run, and its loss in the last round it took part in. "
-        "Larger dots took part in more rounds.",
+        caption="Each client's training images over the whole run, and its loss in its last round. Larger dots: "
+        "clients that took part in more rounds.",
         alt=f"{len(part)} of {len(run.clients)} clients took part; of {run.rounds_done} rounds, a client saw "
         f"{min(rounds)} to {max(rounds)}; last losses go from {min(losses):.3f} to {max(losses):.3f}",
         figure=drawing.scatter(
@@ -73,8 +73,8 @@ def client_accuracy(run: History) -> Chart | None:
     return Chart(
         name="client-accuracy",
         title="Accuracy for each client",
-        caption=f"Of the last global model, on {run.images} in the shares of the client's own training classes "
-        "(accuracy_per_client); larger dots have more classes.",
+        caption=f"Accuracy of the last global model on {run.images}, weighted by the client's own training classes "
+        "(accuracy_per_client). Larger dots: clients with more classes.",
         alt=f"From {lowest:.1f} % (client {run.started.name_of(worst.client)}) to {max(accuracies):.1f} %, with a "
         f"deviation of {pstdev(accuracies):.1f} over {len(found)} clients",
         figure=drawing.scatter(
@@ -95,7 +95,7 @@ def partition(run: History) -> Chart:
     held = counts.sum(axis=1)
     if counts.size <= MOST_DOTS and len(start.classes) <= 20:
         figure = drawing.partition_figure(counts, start.classes, start.tasks, title=f"seed {start.seed}")
-        how = "A dot's area is the number of images."
+        how = "The area of a dot shows the number of images."
     else:
         figure = drawing.heat_map(
             counts.astype(float),
@@ -108,7 +108,7 @@ def partition(run: History) -> Chart:
             edges=run.edges[1:-1],
             height=style.WIDTH - 0.5,
         )
-        how = "Darker cells are more images; lines part the tasks."
+        how = "Darker cells: more images. Lines separate the tasks."
     per_task = [[int(row[a:b].sum()) for a, b in pairwise(run.edges)] for row in counts]
     return Chart(
         name="partition",
@@ -127,7 +127,7 @@ def partition(run: History) -> Chart:
 
 @dataclass(frozen=True)
 class _Spent:
-    """A bar of the charts: what the runs, or a task of one, have cost together."""
+    """A bar of the charts: the costs of some runs, or of one task of a run."""
 
     label: str
     costs: list[Cost]
@@ -158,7 +158,7 @@ def _bytes_sent(parts: Sequence[_Spent], what: str) -> Chart:
     return Chart(
         name="bytes",
         title="Bytes sent",
-        caption=f"Weights, and what a method declares besides them, {what}.",
+        caption=f"Weights and everything else that a method sends, {what}.",
         alt="; ".join(f"{row}: {show_bytes(u)} up, {show_bytes(d)} down" for row, u, d in sent),
         figure=drawing.bars(
             rows,
@@ -182,7 +182,7 @@ def _time_spent(parts: Sequence[_Spent], what: str) -> Chart:
     return Chart(
         name="time",
         title="Time per phase",
-        caption=f"Seconds {what}, by what they were spent on.",
+        caption=f"Seconds {what}, by phase.",
         alt="; ".join(f"{row}: {show_seconds(value)}" for row, value in zip(rows, total, strict=True)),
         figure=drawing.bars(rows, {k: v for k, v in spent.items() if any(v)}, x_label="seconds", stacked=True),
         numbers=Table(

@@ -13,10 +13,10 @@ from fedclass.runs.summary import Result
 
 
 def collect(paths: Sequence[Path], warn: Callable[[str], None]) -> tuple[list[Result], str | None]:
-    """The finished runs that paths name or contain, each once, and the row that they were compared with, if any.
+    """The finished runs that paths name or contain, each once, and the reference row of their comparison, if any.
 
-    Runs in a folder come in the order in which they were compared there; others in the order of their names.  warn:
-    hears of runs that are left out.
+    Runs in a folder come in the order in which they were compared there; others in the order of their names.  warn: is
+    called for each run that is left out.
     """
     found: dict[Path, Result] = {}
     against = None
@@ -27,12 +27,12 @@ def collect(paths: Sequence[Path], warn: Callable[[str], None]) -> tuple[list[Re
         roots.sort(key=lambda root: (places[root.parent], orders[root.parent].place(root.name), _natural(root)))
         finished = [root for root in roots if RunDirectory(root).summary.exists()]
         if not finished:
-            raise RunError(f"{path}: no finished runs to compare there; `fedclass list {path}` shows how far they got")
+            raise RunError(f"{path}: contains no finished runs; `fedclass list {path}` shows how far they got")
         for root in roots:
             if root not in finished:
                 warn(f"{root}: not finished, left out")
         found |= {root.resolve(): read_result(root) for root in finished if root.resolve() not in found}
-        if path not in roots:  # a run that is named itself comes in the order of the names
+        if path not in roots:  # a single run has no reference
             against = against or next((order.against for order in orders.values() if order.against), None)
     return list(found.values()), against
 

@@ -12,7 +12,7 @@ from fedclass.report.history import History
 from fedclass.report.style import Style
 from fedclass.report.tables import Table
 
-MOST_TASK_LINES = 5  # more lines in a chart cannot be told apart
+MOST_TASK_LINES = 5  # more lines in a chart are hard to tell apart
 Values = dict[int, float]  # by round or task
 
 
@@ -27,7 +27,7 @@ def learning(groups: Sequence[Group]) -> list[Chart]:
             lambda run: {test.after: test.forgetting for test in run.tests if test.forgetting is not None},
             name="forgetting-over-rounds",
             title="Forgetting over rounds",
-            caption="Accuracy on each earlier task when it was learned, minus its accuracy now; the mean of these.",
+            caption="Accuracy on each earlier task when it was learned, minus its accuracy now; the mean over tasks.",
             x_label="round",
             y_label="forgetting (points)",
             edges=ends,
@@ -47,7 +47,7 @@ def learning(groups: Sequence[Group]) -> list[Chart]:
             lambda run: {test.task + 1: test.forgetting for test in run.ends if test.forgetting is not None},
             name="forgetting-over-tasks",
             title="Forgetting over tasks",
-            caption="Forgetting at the end of each task but the first; forgetting_fedclass is the mean of these.",
+            caption="Forgetting at the end of each task but the first; forgetting_fedclass is their mean.",
             x_label="task",
             y_label="forgetting (points)",
             ticks=range(2, len(start.tasks) + 1),
@@ -68,10 +68,10 @@ def learning(groups: Sequence[Group]) -> list[Chart]:
 
 
 def _accuracy_over_rounds(groups: Sequence[Group], ends: Sequence[float]) -> Chart | None:
-    """A line per group; of a single run, lines for its tasks too."""
+    """A line per group; for a single run, also a line per task."""
     caption = (
         f"Accuracy on the {tested_on(groups)} of all classes so far. Points within a task test the averaged weights; "
-        "the last point of a task has all that the method does at its end."
+        "the last point of a task includes what the method does at the end of the task."
     )
     tests = [test for group in groups for run in group.runs for test in run.tests]
     if len({test.after for test in tests}) <= max((test.task for test in tests), default=0) + 1:
@@ -114,7 +114,7 @@ def _accuracy_of_tasks(run: History, groups: Sequence[Group], ends: Sequence[flo
 
 
 def _task_columns(run: History) -> dict[str, Values]:
-    """Accuracy on all classes, and on each task; if there are many, on the first and the newest one."""
+    """Accuracy on all classes and on each task; if there are many tasks, on the first and the newest."""
     columns: dict[str, Values] = {"all classes so far": _known({test.after: test.accuracy for test in run.tests})}
     tasks = len(run.started.tasks)
     if tasks > MOST_TASK_LINES:
@@ -142,7 +142,7 @@ def _over(
     edges: Sequence[float] = (),
     ticks: Sequence[int] | None = None,
 ) -> Chart | None:
-    """A line per group: the mean over its seeds where all of them have a value, in a band of one deviation."""
+    """A line per group: the mean over its seeds where all have a value, with a band of one standard deviation."""
     lines, columns, labels = [], [], []
     for group in groups:
         own = [values(run) for run in group.runs]
@@ -187,7 +187,7 @@ def _points(title: str, x: str, labels: Sequence[str], columns: Sequence[Values]
 
 
 def _round_axis(groups: Sequence[Group]) -> tuple[float, float]:
-    """All charts over rounds have the same axis."""
+    """The same axis for all charts over rounds."""
     return 0.5, max(run.rounds_planned for group in groups for run in group.runs) + 0.5
 
 

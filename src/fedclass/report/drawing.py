@@ -1,4 +1,4 @@
-"""Charts drawn with matplotlib, which is imported in `report` and, for its fonts, in data.synnum only."""
+"""Charts, drawn with matplotlib. Only `report` and, for its fonts, data.synnum import matplotlib."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -39,9 +39,9 @@ def curves(
     x_range: tuple[float, float] | None = None,
     x_names: Sequence[str] | None = None,
 ) -> Figure:
-    """Lines over a common axis, from zero upwards; thin upright rules at `edges`, where a task ends.
+    """Lines over a common axis that starts at zero, with thin vertical lines at `edges`, where a task ends.
 
-    x_names: of the places 0, 1, ... on the axis, if they are no numbers.
+    x_names: names of the places 0, 1, ... on the axis, if these are not numbers.
     """
     labels = [line.label for line in lines] if len(lines) > 1 else []
     figure, axes = _canvas(HEIGHT, labels)
@@ -87,9 +87,9 @@ def heat_map(
     height: float | None = None,
     zeros: bool = True,
 ) -> Figure:
-    """A coloured cell per value, with the number in it as long as that can be read, if it is not NaN.
+    """A coloured cell per value, with the number in it if there is room and it is not NaN.
 
-    zeros: whether they are written too.
+    zeros: whether to write zeros, too.
     """
     figure, axes = _canvas(height or min(6.5, max(1.9, 0.26 * len(rows) + 1.3)))
     image = axes.imshow(
@@ -118,7 +118,7 @@ def heat_map(
 
 @styled
 def bars(rows: Sequence[str], parts: Mapping[str, Sequence[float]], *, x_label: str, stacked: bool) -> Figure:
-    """Level bars, a row each: the parts end to end if `stacked`, else one below the other."""
+    """Horizontal bars, a row each: the parts end to end if `stacked`, otherwise one below the other."""
     thick = 0.7 if stacked else 0.8 / len(parts)
     per_row = 0.3 if stacked else 0.18 * len(parts) + 0.1
     figure, axes = _canvas(min(7.0, max(1.7, per_row * len(rows) + 0.8)), list(parts))
@@ -155,7 +155,7 @@ def changes(
     edges: Sequence[int],
     y_label: str,
 ) -> Figure:
-    """Two values per name, one stroke between them: hollow before, full after."""
+    """Two values per name with a line between them: hollow before, filled after."""
     labels = ["when learned", "now"]
     figure, axes = _canvas(HEIGHT, labels)
     places = range(len(names))
@@ -181,7 +181,7 @@ def scatter(x: Sequence[float], y: Sequence[float], weights: Sequence[float], *,
         x, y, s=[8 + largest * weight for weight in weights], color=PALETTE[0], alpha=0.65, edgecolor=INK, linewidth=0.5
     )
     axes.set(xlabel=x_label, ylabel=y_label)
-    axes.set_xlim(0, 1.06 * max(x) or 1.0)  # sites may keep to themselves how many images they have
+    axes.set_xlim(0, 1.06 * max(x) or 1.0)  # sites may withhold how many images they have
     _from_zero(axes)
     return figure
 
@@ -190,7 +190,7 @@ def scatter(x: Sequence[float], y: Sequence[float], weights: Sequence[float], *,
 def partition_figure(
     counts: NDArray[np.int64], classes: Sequence[str], task_sizes: Sequence[int], *, title: str
 ) -> Figure:
-    """Who holds how many images of which class: a dot's area is the count; lines part the tasks.
+    """How many images of each class each client holds: the area of a dot is the count; lines separate the tasks.
 
     counts: (clients, classes).
     """
@@ -227,14 +227,14 @@ def partition_figure(
 
 
 def _canvas(height: float, legend: Sequence[str] = ()) -> tuple[Figure, Axes]:
-    """With room for a legend, so that a long one does not squeeze the chart."""
+    """A figure with room for the legend, so that a long one does not squeeze the chart."""
     rows = math.ceil(len(legend) / _columns(legend)) if legend else 0
     figure = Figure(figsize=(WIDTH, height + 0.18 * rows), layout="constrained")
     return figure, figure.add_subplot()
 
 
 def _from_zero(axes: Axes) -> None:
-    """With some room above the highest point, and below the lowest where that is negative."""
+    """Start the y axis at zero, with room above the highest point, and below the lowest if it is negative."""
     low, high = axes.dataLim.intervaly
     room = 0.06 * (max(high, 0.0) - min(low, 0.0)) or 1.0
     if 0 <= low < room:
@@ -247,7 +247,7 @@ def _thinned(values: Sequence[int], most: int) -> Sequence[int]:
 
 
 def _name_ticks(axes: Axes, side: Literal["x", "y"], names: Sequence[str]) -> None:
-    """Names along an axis: smaller if they are many, and every second or tenth where all would not fit."""
+    """Names along an axis: smaller if there are many; only some of them if not all fit."""
     shown = range(len(names)) if len(names) <= 26 else _thinned(range(len(names)), 13)
     texts = [plain(names[place]) for place in shown]
     size = 9 if len(texts) <= 12 else 7

@@ -11,8 +11,12 @@ from fedclass.report.rows import Row, Setting, check_seeds, rows
 from fedclass.report.tables import TEST, VALIDATION, Table, chosen, images_of, reference_row, streams
 from fedclass.runs.summary import Result
 
-COMPARED = ("global", "forgetting", *(f"task {number}" for number in range(1, 100)))  # how columns of figures end
-WIDE = 84  # letters; more do not fit into one column of a page
+COMPARED = (
+    "global",
+    "forgetting",
+    *(f"task {number}" for number in range(1, 100)),
+)  # endings of the columns that hold figures
+WIDE = 84  # characters; more do not fit into one column of a page
 TITLES = {method: known.title for method, known in KNOWN.items() if known.title is not None}
 DATA = {
     "cifar10": "CIFAR-10",
@@ -47,8 +51,8 @@ def markdown(table: Table) -> str:
 def latex(table: Table) -> str:
     r"""A table environment for \usepackage{booktabs}, over both columns of a page if it is wide.
 
-    Methods and data have the names that papers give them. Where figures are means over seeds, the best of each column
-    is bold: one seed ranks nothing.
+    Methods and data have the names used in papers. Where figures are means over seeds, the best of each column is bold;
+    one seed ranks nothing.
     """
     bold = best_cells(table)
     rows = [
@@ -94,12 +98,12 @@ def best_cells(table: Table) -> set[tuple[int, int]]:
 
 
 def _titled(row: Sequence[str]) -> list[str]:
-    """A row whose first cell names the method as papers do."""
+    """A row with the method named as in papers."""
     return [_named(row[0], TITLES).replace(" (standard)", "", 1), *row[1:]]
 
 
 def _caption(title: str) -> str:
-    """A title, which begins with the data or ends with the reference of differences."""
+    """A title with the data set, or the reference row, named as in papers."""
     start = "Differences from "
     if title.startswith(start):
         return start + _named(title.removeprefix(start), TITLES).replace(" (standard)", "", 1)
@@ -107,7 +111,7 @@ def _caption(title: str) -> str:
 
 
 def _named(text: str, names: Mapping[str, str]) -> str:
-    """The text, its first word by its name."""
+    """The text with its first word replaced by its name."""
     word, space, rest = text.partition(" ")
     return names.get(word, word) + space + rest
 
@@ -122,15 +126,15 @@ def _latex(cell: str) -> str:
 
 
 def runs_csv(results: Sequence[Result], *, against: str | None = None, differences: bool = True) -> str:
-    """A line per run, as `run_records`."""
+    """A line per run; see `run_records`."""
     return csv_text(run_records(results, against=against, differences=differences))
 
 
 def run_records(
     results: Sequence[Result], *, against: str | None = None, differences: bool = True
 ) -> list[dict[str, Any]]:
-    """A record per run, nothing rounded: what it was, all plain figures of its summary, and its differences from the
-    reference's run with the same seed. Of runs with validation images, only the best setting's have test figures."""
+    """A record per run, nothing rounded: its settings, all plain figures of its summary, and its differences from the
+    reference's run with the same seed. With validation images, only runs of the best setting have test figures."""
     settings = {result.path: Setting.read(result) for result in results}
     values = {path: dict(setting.values) for path, setting in settings.items()}
     keys = dict.fromkeys(key for found in values.values() for key in found)

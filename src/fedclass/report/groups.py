@@ -1,4 +1,4 @@
-"""Runs side by side: those that differ in their seed alone belong together, and every method has its look."""
+"""Runs side by side: runs that differ only in their seed form a group, and every method has its style."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from fedclass.runs.summary import Result
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one method with one set of parameters. All of them are finished, or none is."""
+    """Runs of one method with the same parameters. All of them are finished, or none is."""
 
     method: str
-    label: str  # with the settings that tell it apart from other groups
+    label: str  # with the settings that distinguish it from other groups
     style: Style
     runs: list[History]
 
@@ -41,7 +41,7 @@ class Group:
 
 
 def group(runs: Sequence[History]) -> list[Group]:
-    """Groups in order of appearance. Runs that cannot be compared are a RunError."""
+    """Groups in order of appearance. RunError if runs cannot be compared."""
     for run in runs[1:]:
         _check_comparable(runs[0], run)
     settings = [Setting.of(run.config, method=run.started.method, variant=run.started.variant) for run in runs]
@@ -62,14 +62,14 @@ def group(runs: Sequence[History]) -> list[Group]:
 
 
 def differing(runs: Sequence[History]) -> list[str]:
-    """Keys of the recipe that are not the same in all runs."""
+    """The keys of the recipe that differ between runs."""
     settings = [{key: value for key, value in flat(run.config).items() if key not in APART} for run in runs]
     keys = dict.fromkeys(key for own in settings for key in own)
     return [key for key in keys if len({str(own.get(key)) for own in settings}) > 1]
 
 
 def names(runs: Sequence[History]) -> dict[Path, str]:
-    """A short name per run: its path below the folder that all of them share."""
+    """A short name per run: its path below the folder that all runs share."""
     if len(runs) == 1:
         return {runs[0].path: runs[0].path.resolve().name}
     parts = [run.path.resolve().parts for run in runs]
@@ -84,17 +84,18 @@ def _check_comparable(first: History, other: History) -> None:
     if (a.dataset, a.tasks) != (b.dataset, b.tasks):
         raise RunError(
             f"{other.path}: learned {b.dataset} in tasks of {b.tasks}, but {first.path} learned {a.dataset} in tasks "
-            f"of {a.tasks}; report them apart"
+            f"of {a.tasks}; report them separately"
         )
     if bool(a.validation_images) != bool(b.validation_images):
         with_, without = (first, other) if a.validation_images else (other, first)
         raise RunError(
-            f"{with_.path}: held out validation images (data.validation), and {without.path} did not; report them apart"
+            f"{with_.path}: held out validation images (data.validation), but {without.path} did not; report them "
+            "separately"
         )
     if len({a.dataset_sha256, b.dataset_sha256} - {""}) > 1:  # "": sites have the images
         raise RunError(
             f"{other.path}: learned other images of {b.dataset} (sha256 {b.dataset_sha256[:12]}) than {first.path} "
-            f"({a.dataset_sha256[:12]}); report them apart"
+            f"({a.dataset_sha256[:12]}); report them separately"
         )
 
 
@@ -105,6 +106,6 @@ def _check_seeds(runs: Sequence[History]) -> None:
         if seed in seen:
             raise RunError(
                 f"{run.path}: is the same experiment as {seen[seed]} (seed {seed}, same settings) and would count "
-                "twice; name one of them only"
+                "twice; name only one of them"
             )
         seen[seed] = run.path

@@ -1,4 +1,4 @@
-"""A run as its events tell it, finished or not: what reports are made of. Read without torch."""
+"""A run as its events describe it, finished or not: the data of reports. Read without torch."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -37,12 +37,12 @@ class Tested:
     task: int
     accuracy: float | None  # per image, over all classes met so far
     on_tasks: Row
-    forgetting: float | None  # of the tasks before this one; none in the first
+    forgetting: float | None  # of the tasks before this one; None in the first
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a task took. phases: seconds, by what they were spent on; together they are `seconds`."""
+    """What a task cost. phases: seconds by phase, which add up to `seconds`."""
 
     task: int
     bytes_up: int
@@ -59,12 +59,12 @@ class ClientRecord:
     rounds: int  # in which its update was used
     loss: float | None  # in the last of them
     rejected: int
-    accuracy: float | None  # of the last model, on test images in the shares of the client's own classes
+    accuracy: float | None  # of the last model, on test images weighted by the client's own class shares
 
 
 @dataclass
 class History:
-    """The facts of a run, without what a resumed run did a second time."""
+    """The facts of a run. What a resumed run did a second time counts once."""
 
     path: Path
     started: RunStarted
@@ -78,10 +78,10 @@ class History:
     resumed: list[RunResumed] = field(default_factory=list)
     reused: list[TaskReused] = field(default_factory=list)
     finished: bool = False
-    images: str = "test images"  # that its accuracies are on
+    images: str = "test images"  # behind its accuracies
 
     def shown(self) -> "History":
-        """As charts show it: a run that holds out validation images by these, so that nothing is chosen on others."""
+        """The run as charts show it: on validation images, if it has any, so that nothing is chosen on test images."""
         if not self.started.validation_images:
             return self
         return replace(
@@ -93,7 +93,7 @@ class History:
 
     @property
     def data_title(self) -> str:
-        """The data set by the name that its user gave it, or by its own."""
+        """The data set's name, or the title that the user gave it."""
         return data_title(self.config, self.started.dataset)
 
     @property
@@ -102,7 +102,7 @@ class History:
 
     @property
     def left_out(self) -> list[UpdateRejected | UpdateMissing]:
-        """Updates that were asked for and are in no mean."""
+        """Updates that were asked for but not used."""
         return [*self.rejected, *self.missing]
 
     @property
@@ -120,7 +120,7 @@ class History:
 
     @cached_property
     def metrics(self) -> metrics.Summary | None:
-        """None as long as no task is finished."""
+        """None until a task is finished."""
         if not self.tasks:
             return None
         return metrics.summarise([task.confusion for task in self.tasks], self.started.tasks)
@@ -137,13 +137,13 @@ class History:
 
     @cached_property
     def tests(self) -> list[Tested]:
-        """Every test: after the rounds that had one, and at the end of each task."""
+        """All tests: those after rounds, and those at the end of each task."""
         in_rounds = [self._test_of_round(event) for event in self.rounds if event.correct and event.tested]
         return sorted([*in_rounds, *self.ends], key=lambda test: test.after)
 
     @cached_property
     def ends(self) -> list[Tested]:
-        """The test at the end of each finished task, with all that the method does there."""
+        """The test at the end of each finished task, after the method's own work at the end."""
         return [
             Tested(
                 after=(event.task + 1) * self.started.rounds,
@@ -180,7 +180,9 @@ class History:
         for task in sorted({event.task for event in self.rounds} | ends.keys()):
             rounds, end = [event for event in self.rounds if event.task == task], ends.get(task)
             in_rounds = sum(event.seconds for event in rounds)
-            seconds = max(in_rounds, end.seconds if end else 0.0)  # a resumed task may not count its first part
+            seconds = max(
+                in_rounds, end.seconds if end else 0.0
+            )  # the end of a resumed task may not count its first part
             costs.append(
                 Cost(
                     task=task,
@@ -218,7 +220,7 @@ class History:
 
     @cached_property
     def classes(self) -> list[tuple[str, float, float]]:
-        """Per class that was tested at the end of its task and of the last: its name, its accuracy then, and now."""
+        """For each class tested at the end of its task and of the last one: name, accuracy then, accuracy now."""
         found = []
         for event, (first, end) in zip(self.tasks, pairwise(self.edges), strict=False):
             last = self.tasks[-1]
@@ -234,18 +236,18 @@ def _phases(told: list[dict[str, float]], in_rounds: float, seconds: float) -> d
     for part in told:
         for name, value in part.items():
             sums[name] = sums.get(name, 0.0) + value
-    if not sums:  # a run that did not measure its phases
+    if not sums:  # an old run, which did not measure phases
         return {"rounds": in_rounds, "end of task": seconds - in_rounds}
     return {**sums, "other": max(0.0, seconds - sum(sums.values()))}
 
 
 def read_history(root: Path) -> History:
-    """A run, from its events.jsonl and config.toml alone. What does not fit together is a RunError."""
+    """Read a run from its events.jsonl and config.toml. RunError if they do not fit together."""
     directory = RunDirectory(root)
     events = list(read_events(directory.events))
     started = next((event for event in events if isinstance(event, RunStarted)), None)
     if started is None:
-        raise RunError(f"{directory.events}: no run has started here; give it some seconds, or leave it out")
+        raise RunError(f"{directory.events}: the run has not started yet; wait some seconds, or leave it out")
     config = read_config(root)
     try:
         history = _replay(History(root, started, config, directory.config.read_text(encoding="utf-8")), events)
@@ -274,7 +276,7 @@ def _replay(history: History, events: Iterable[Event]) -> History:
                 history.reused.append(event)
             case RunResumed():
                 history.resumed.append(event)
-                again = (event.task, event.round)  # from here on, all is done once more
+                again = (event.task, event.round)  # from here on, everything is done again
                 history.rounds = [e for e in history.rounds if (e.task, e.round) < again]
                 history.tasks = [e for e in history.tasks if e.task < event.task]
                 history.rejected = [e for e in history.rejected if (e.task, e.round) < again]
@@ -288,7 +290,7 @@ def _replay(history: History, events: Iterable[Event]) -> History:
 
 
 def _check(history: History) -> None:
-    """Read everything once: what cannot be computed from damaged events fails here and not amid a page."""
+    """Compute everything once, so that damaged events are found here and not halfway through a page."""
     started = history.started
     wanted = [(task, round) for task in range(len(started.tasks)) for round in range(started.rounds)]
     if [(event.task, event.round) for event in history.rounds] != wanted[: len(history.rounds)]:
@@ -298,7 +300,7 @@ def _check(history: History) -> None:
     if history.finished and len(history.tasks) != len(started.tasks):
         raise ValueError("the run is finished, but not all of its tasks are")
     if any(len(row) != len(started.classes) for row in started.counts) or history.edges[-1] != len(started.classes):
-        raise ValueError("its clients and tasks have other classes")
+        raise ValueError("clients and tasks have different numbers of classes")
     if any((task.validation is None) == bool(started.validation_images) for task in history.tasks):
         raise ValueError("some tasks have no validation counts")
     for seen in (history, history.shown()):

@@ -1,4 +1,4 @@
-"""One page about one run, or about several side by side; from events and recipes alone, and without a network."""
+"""One page about one run or several runs side by side, from events and recipes only. It needs no network."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,12 +17,13 @@ from fedclass.report.rows import Row, find, rows
 from fedclass.report.tables import Table, comparison, headlines_first
 from fedclass.report.units import show_bytes, show_seconds
 from fedclass.runs.config_file import flat
+from fedclass.runs.counted import counted
 from fedclass.runs.layout import write_atomically
 from fedclass.runs.order import Order
 from fedclass.runs.progress import left_out
 
 PICTURED = ("accuracy-over-rounds", "forgetting-over-rounds")
-MOST_REJECTED = 50  # in the table; the events have them all
+MOST_REJECTED = 50  # in the table; events.jsonl has all
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def write_report(runs: Sequence[History], page: Path, pictures: Path, *, picture
         if picture is not None:
             shown = [chart for chart in report.charts if chart.name in PICTURED]
             if not shown:
-                raise RunError(f"{picture}: there is no test of the model yet to draw")
+                raise RunError(f"{picture}: the model has not been tested yet, so that there is nothing to draw")
             label = ". ".join(chart.alt for chart in shown)
             write_atomically(picture, rendering.side_by_side([chart.figure for chart in shown], label=label))
     except OSError as error:
@@ -74,9 +75,9 @@ def write_report(runs: Sequence[History], page: Path, pictures: Path, *, picture
 def build(
     runs: Sequence[History], *, title: str | None = None, tables: Sequence[Table] = (), notes: Sequence[str] = ()
 ) -> Report:
-    """Everything of a report; nothing is written.
+    """Build a report; nothing is written.
 
-    title, tables of results: in place of the usual ones.  notes: before the others.
+    title, tables: replace the usual title and tables of results.  notes: come before the other notes.
     """
     groups, shown = group(runs), group([run.shown() for run in runs])
     called = names(runs)
@@ -123,7 +124,7 @@ def _inline(chart: Chart) -> Markup:
 
 
 def _titled(charts: Sequence[Chart], groups: Sequence[Group]) -> list[Chart]:
-    """Accuracies on validation images are never shown without these words."""
+    """Charts of accuracies on validation images say so in their title."""
     if groups[0].runs[0].images == "test images":
         return list(charts)
     measured = [chart.name != "loss-over-rounds" for chart in charts]
@@ -158,10 +159,10 @@ def _facts(runs: Sequence[History]) -> list[str]:
     clients = sorted({run.started.clients for run in runs})
     rounds = sorted({run.started.rounds for run in runs})
     return [
-        f"{runs[0].data_title}, {len(start.classes)} classes",
+        f"{runs[0].data_title}, {counted(len(start.classes), 'class', 'classes')}",
         "tasks {" + ",".join(map(str, start.tasks)) + "}",
-        f"{' or '.join(map(str, clients))} clients",
-        f"{' or '.join(map(str, rounds))} rounds per task",
+        f"{' or '.join(map(str, clients))} client{'s' * (clients != [1])}",
+        f"{' or '.join(map(str, rounds))} round{'s' * (rounds != [1])} per task",
         f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}",
         *([f"{len(runs)} runs"] if len(runs) > 1 else []),
     ]
@@ -196,12 +197,14 @@ def _about_clients(runs: Sequence[History]) -> list[Chart]:
     first = runs[0]
     shown = first.shown()
     about = [client_charts.clients(shown), client_charts.client_accuracy(shown)] if len(runs) == 1 else []
-    partition = [client_charts.partition(first)] if first.started.classes else []  # sites may not have told yet
+    partition = (
+        [client_charts.partition(first)] if first.started.classes else []
+    )  # sites may not have announced theirs yet
     return [*partition, *(chart for chart in about if chart is not None)]
 
 
 def _other_seeds(groups: Sequence[Group]) -> list[str]:
-    """Rows and curves are means over seeds: over which ones matters, where they are not the same."""
+    """A note if rows and curves are means over different seeds."""
     every = sorted({run.started.seed for g in groups for run in g.runs})
     lacking = [
         f"{g.label} lacks {', '.join(map(str, missing))}"
@@ -214,7 +217,7 @@ def _other_seeds(groups: Sequence[Group]) -> list[str]:
 
 
 def _results(finished: Sequence[Group]) -> list[Table]:
-    """Rows, and their paired differences where all have the same seeds; headlines first, for narrow screens."""
+    """Rows, and their paired differences if all have the same seeds; headline columns first, for narrow screens."""
     results = [result for g in finished for result in g.results()]
     if not results:
         return []
@@ -225,17 +228,17 @@ def _results(finished: Sequence[Group]) -> list[Table]:
 
 
 def _reference(found: Sequence[Row]) -> str | None:
-    """The row that the runs' folder was compared with, if it is there; None: the first."""
+    """The reference row of the folder's comparison, if it is among these; None: the first."""
     folders = {run.path.parent for row in found for run in row.runs}
     named = Order.read(folders.pop()).against if len(folders) == 1 else None
     try:
         return str(find([row.label for row in found], named)) if named else None
-    except ConfigError:  # not among these, or not finished; the table's title says which row takes its place
+    except ConfigError:  # missing or unfinished; the table's title names the row used instead
         return None
 
 
 def _notes(runs: Sequence[History], called: dict[Path, str], remarks: Callable[[History], list[str]]) -> list[str]:
-    """The remarks on all runs; the same remark on several of them is one note."""
+    """The remarks on all runs. The same remark on several runs becomes one note."""
     about: dict[str, list[str]] = {}
     for run in runs:
         for remark in remarks(run):
@@ -249,12 +252,12 @@ def _notes(runs: Sequence[History], called: dict[Path, str], remarks: Callable[[
 
 
 def remarks(run: History) -> list[str]:
-    """What every reader of the run's results should know."""
+    """Warnings for every reader of the run's results."""
     found = []
     if not run.finished:
         found.append(
             f"The run is not finished: {run.rounds_done} of {run.rounds_planned} rounds, {len(run.tasks)} of "
-            f"{len(run.started.tasks)} tasks. Figures are those so far."
+            f"{len(run.started.tasks)} tasks. Figures are preliminary."
         )
     if run.started.official is False and not any("published checksums" in message for message in run.warnings):
         found.append(f"Unofficial data: the files of {run.started.dataset} do not have the published checksums.")
@@ -266,22 +269,26 @@ def remarks(run: History) -> list[str]:
     if run.rejected:
         clients = len({event.client for event in run.rejected})
         found.append(
-            f"{len(run.rejected)} update{'s' if len(run.rejected) > 1 else ''} of {clients} "
-            f"client{'s' if clients > 1 else ''} left out: see the table of rejected updates."
+            f"{counted(len(run.rejected), 'update')} of {counted(clients, 'client')} left out: see the table of "
+            "rejected updates."
         )
     if run.missing:
-        found.append(f"{len(run.missing)} times a client did not answer: see the table of missing updates.")
+        found.append(f"Clients did not answer {counted(len(run.missing), 'time')}: see the table of missing updates.")
     for event in run.resumed:
-        other = "" if event.machine == run.started.machine else ", on a machine or versions that differ: bits may too"
+        other = (
+            ""
+            if event.machine == run.started.machine
+            else ", on another machine or with other versions: bits may differ"
+        )
         found.append(f"Stopped, and resumed before task {event.task + 1}, round {event.round + 1}{other}.")
     return found
 
 
 def reuses(run: History) -> list[str]:
-    """Which tasks came from the cache: the same bits, and so no warning."""
+    """Which tasks came from the cache. The bits are the same, so that this is no warning."""
     return [
-        f"Task {reused.task + 1} was not trained again but taken from a run that had done the same "
-        f"({reused.key[:12]}); its times are of that run."
+        f"Task {reused.task + 1} was not trained but taken from the cache ({reused.key[:12]}); its times are those of "
+        "the run that trained it."
         for reused in run.reused
     ]
 
@@ -295,7 +302,7 @@ def _rejected(runs: Sequence[History], called: dict[Path, str]) -> list[Table]:
         for run, e in found[:MOST_REJECTED]
     ]
     reasons = Counter(event.reason for _, event in found).most_common(5)
-    notes = [f"{count} times: {reason}" for reason, count in reasons]
+    notes = [f"{counted(count, 'time')}: {reason}" for reason, count in reasons]
     if len(found) > MOST_REJECTED:
         notes.append(f"The first {MOST_REJECTED} of {len(found)}; events.jsonl has all of them.")
     return [

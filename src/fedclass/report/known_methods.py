@@ -1,12 +1,12 @@
-"""What reports know of methods, in one place and without torch.
+"""What reports know about methods, in one place and without torch.
 
-A method that is not listed, be it new or a user's own, goes by its id, takes a colour that is left, and its usual
-variant is called "standard".
+A method that is not listed, new or a user's own, is named by its id and gets a free colour; its usual variant is called
+"standard".
 """
 
 from dataclasses import dataclass
 
-# FedCLASS adds to the name of its variant whichever of these is not the variant's own.
+# FedCLASS adds those of these to the name of its variant that differ from the variant's own values.
 FORM = frozenset(
     {
         "method.temperature",
@@ -17,13 +17,13 @@ FORM = frozenset(
         "method.clip_ratio",
     }
 )
-MEMORY = frozenset({"memory.per_client", "memory.per_class"})  # the variants of bounds say what these train on instead
+MEMORY = frozenset({"memory.per_client", "memory.per_class"})  # the variants of bounds say what is trained on instead
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """title: as papers write it.  colour: its place in the palette, the same in every report.  usual: the variant that
-    has this colour, if there are several.  told: keys of the recipe that the name of the variant tells already.
+    """title: as written in papers.  colour: its place in the palette, the same in every report.  usual: the variant
+    with this colour, if there are several.  told: keys of the recipe that the variant's name already implies.
     """
 
     title: str | None = None

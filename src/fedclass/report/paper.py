@@ -16,10 +16,10 @@ from fedclass.report.tables import MeanDeviation, Table, listed, mixed_code, one
 from fedclass.runs.summary import Result
 from fedclass.schema import did_you_mean
 
-ABLATED = {"beta": "method.beta", "memory_per_class": "memory.per_class"}  # the key of a recipe that each one varies
-RELEASED = "_released"  # what the names of recipes end in that run as the authors' released code does
-# The paper's rows that a method can stand beside, by variant; the FedICARL and FedWA of its authors' code are not iCaRL
-# and WA, and it is with that code that its rows were presumably made.
+ABLATED = {"beta": "method.beta", "memory_per_class": "memory.per_class"}  # the key that each ablation varies
+RELEASED = "_released"  # ends the names of recipes that follow the authors' released code
+# The row of the paper for each method and variant. FedICARL and FedWA in the authors' code are not iCaRL and WA; the
+# paper's rows were presumably made with that code.
 CLAIMS = {
     ("fedavg", "standard"): "fedavg",
     ("glfc", "released"): "glfc",
@@ -29,7 +29,7 @@ CLAIMS = {
     ("fedclass", "paper-literal"): "fedclass",
     ("fedclass", "released"): "fedclass",
 }
-# How each differs from what the paper says it ran.
+# How each differs from what the paper says.
 DIFFERS = {
     ("fedavg", "standard"): "it replays exemplars, as the paper's row with beta = 0 implies",
     ("glfc", "released"): "the loss of GLFC's clients alone, at the paper's learning rate",
@@ -75,9 +75,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Beside:
-    """Our runs, and the paper's row that they can claim, if any, by its name there.
+    """Our runs, and the name of the paper's row that they stand beside, if any.
 
-    changed: keys that differ from the recipe.  recipe: all keys that were run, such as train.rounds, and their values.
+    changed: keys that differ from the recipe.  recipe: all keys of the runs, such as train.rounds, with their values.
     """
 
     label: Label
@@ -96,7 +96,7 @@ def _paper() -> dict[str, Any]:
 
 
 def names() -> dict[str, list[Part]]:
-    """What can be reproduced: settings, the tables that gather them, ablations."""
+    """What can be reproduced: settings, tables of several settings, ablations."""
     paper = _paper()
     found = {setting: [_part(setting, rows)] for setting, rows in paper["results"].items()}
     for setting, about in paper["settings"].items():
@@ -116,7 +116,7 @@ def _part(setting: str, rows: Mapping[str, Mapping[str, float]], **ablated: str)
 
 
 def claimed(method: str, variant: str | None) -> str | None:
-    """The paper's row that a method's variant can stand beside."""
+    """The paper's row for a method's variant, if any."""
     return CLAIMS.get((method, variant or "standard"))
 
 
@@ -129,7 +129,7 @@ def find(name: str) -> list[Part]:
 
 
 def ours(run: Result, figure: str) -> float | None:
-    """Our value of a figure by its name in the paper; None where the run has none, having fewer tasks."""
+    """Our value of a figure, by its name in the paper; None if the run has fewer tasks."""
     matrix: list[list[float]] = run.summary["accuracy_matrix"]
     if figure == "global_accuracy":
         return float(run.summary["accuracy_last"])
@@ -142,7 +142,7 @@ def ours(run: Result, figure: str) -> float | None:
 
 
 def described(figure: str) -> str:
-    """t2_forgetting as people say it."""
+    """The readable name of a figure such as t2_forgetting."""
     task, _, kind = figure.partition("_")
     if task in ("global", "average"):
         return "global" if task == "global" else "forgetting"
@@ -150,7 +150,7 @@ def described(figure: str) -> str:
 
 
 def beside_table(part: Part, members: Sequence[Beside]) -> Table:
-    """A line per figure that the paper prints: its value, ours, the difference."""
+    """A line per figure in the paper: its value, ours, the difference."""
     cells, doubts = [], dict[str, None]()
     for member in members:
         for figure in part.figures:
@@ -185,7 +185,7 @@ def beside_table(part: Part, members: Sequence[Beside]) -> Table:
 
 
 def beside_csv(parts: Sequence[tuple[Part, Sequence[Beside]]]) -> str:
-    """The same, nothing rounded, with the paper's own names of figures."""
+    """The same, nothing rounded, with the paper's names of figures."""
     records = []
     for part, members in parts:
         for member in members:
@@ -213,14 +213,14 @@ def beside_csv(parts: Sequence[tuple[Part, Sequence[Beside]]]) -> str:
 
 
 def _printed(part: Part, member: Beside, figure: str) -> tuple[float | None, str | None]:
-    """The paper's figure beside the member's, if there is one, and what is doubtful about it."""
+    """The paper's figure, if there is one, and what is doubtful about it."""
     if member.row is None or member.row not in part.rows:
         return None, None
     return part.rows[member.row].get(figure), part.doubt(member.row, figure)
 
 
 def _setting(recipe: Mapping[str, Any]) -> list[str]:
-    """What of a setting the paper does not say, or says otherwise."""
+    """Where a setting goes beyond the paper or differs from it."""
     rounds, epochs = recipe["train.rounds"], recipe["train.local_epochs"]
     told = [f"{rounds} rounds a task and {epochs} local epochs are chosen by us"]
     kind = recipe["partition.kind"]
@@ -247,7 +247,7 @@ def _row_note(member: Beside) -> str:
 
 
 def _official(member: Beside) -> bool | None:
-    """False if one of the runs was not; None without runs, or on data of the user's own."""
+    """False if a run used unofficial files; None without runs, or with a user's own data."""
     found = {run.summary["official_data"] for run in member.runs}
     return next((value for value in (False, None, True) if value in found), None)
 
@@ -258,7 +258,7 @@ def _values(member: Beside, figure: str) -> tuple[float, ...]:
 
 
 def _reductions(members: Sequence[Beside]) -> list[str]:
-    """Changes of the setting itself; those of a method's parameters concern its row alone."""
+    """Changes of the setting itself. Changes of a method's parameters concern only its row."""
     changes = dict.fromkeys(change for member in members for change in member.changed)
     return [change for change in changes if not change.startswith("method.")]
 

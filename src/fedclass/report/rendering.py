@@ -18,7 +18,7 @@ from fedclass.report.drawing import partition_figure
 from fedclass.report.style import INK, PALETTE, RULE, plain
 from fedclass.runs.layout import write_atomically
 
-UNTOLD = {  # what a file would say of itself
+UNTOLD = {  # metadata that would differ each time
     "svg": ("Date", "Creator", "Format", "Type"),
     "pdf": ("CreationDate", "Creator", "Producer"),
     "png": ("Software",),
@@ -50,18 +50,20 @@ def sheet_picture(sheet: NDArray[np.uint8], classes: Sequence[str], path: Path) 
 
 
 def save(figure: Figure, folder: Path, name: str) -> None:
-    """For papers: NAME.svg, with letters as outlines that look the same everywhere, NAME.pdf and NAME.png."""
+    """For papers: NAME.svg, with letters as outlines, which look the same everywhere; NAME.pdf and NAME.png."""
     for format in ("svg", "pdf", "png"):
         write_atomically(folder / f"{name}.{format}", _drawn(figure, format, fonts="path"))
 
 
 def side_by_side(figures: Sequence[Figure], *, label: str) -> bytes:
-    """Several charts as one SVG picture on white. label: what it shows, for those who do not see it."""
+    """Several charts as one SVG picture on white. label: what it shows, for screen readers."""
     parts, left, height = list[str](), 0.0, 0.0
     for figure in figures:
         text = _drawn(figure, "svg", fonts="path").decode()
         wide, high = (72 * float(inches) for inches in figure.get_size_inches())
-        text = re.sub(r'="([\d.]+)pt"', r'="\1"', text[text.index("<svg") :], count=2)  # its size, in the sheet's units
+        text = re.sub(
+            r'="([\d.]+)pt"', r'="\1"', text[text.index("<svg") :], count=2
+        )  # its size, in units of the whole picture
         parts.append(text.replace("<svg ", f'<svg x="{left:g}" ', 1))
         left, height = left + wide, max(height, high)
     size = f'width="{left:g}pt" height="{height:g}pt" viewBox="0 0 {left:g} {height:g}"'
@@ -71,13 +73,13 @@ def side_by_side(figures: Sequence[Figure], *, label: str) -> bytes:
 
 
 def inline_svg(figure: Figure, prefix: str, *, label: str) -> str:
-    """For a page: text stays text, ids begin with `prefix`, and ink and colours follow the page's light or dark.
+    """For a page: text stays text, ids begin with `prefix`, and colours follow the page's light or dark mode.
 
-    label: what the picture shows, for those who do not see it.
+    label: what the picture shows, for screen readers.
     """
     text = _drawn(figure, "svg", fonts="none").decode()
     text = text[text.index("<svg") :]
-    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)  # would reach all of the page
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)  # would apply to the whole page
     text = re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
@@ -92,14 +94,14 @@ def inline_svg(figure: Figure, prefix: str, *, label: str) -> str:
 
 
 def _drawn(figure: Figure, format: str, *, fonts: str) -> bytes:
-    """The same bytes each time: no date, and ids that derive from what is drawn."""
+    """The same bytes each time: no date, and ids derived from the content."""
     buffer = io.BytesIO()
     settings: dict[Any, Any] = {"svg.hashsalt": "fedclass", "svg.fonttype": fonts, "pdf.fonttype": 42}  # 42: TrueType
     with _quiet(), matplotlib.rc_context(settings):
         layout = figure.get_layout_engine()
-        if layout is not None:  # found once: it takes as long as drawing, and holds for every format
+        if layout is not None:  # computed once, for all formats: it takes as long as drawing
             layout.execute(figure)
-            figure.set_layout_engine(None)  # with any other, matplotlib draws everything once more before it saves
+            figure.set_layout_engine(None)  # with any other engine, matplotlib draws everything again before saving
         figure.savefig(
             buffer, format=format, dpi=200, metadata=dict.fromkeys(UNTOLD[format]), transparent=fonts == "none"
         )
@@ -108,7 +110,7 @@ def _drawn(figure: Figure, format: str, *, fonts: str) -> bytes:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Names of classes may have letters that the font has not: a box in a picture is no reason for a warning."""
+    """Names of classes may have letters that the font lacks: a box in a picture needs no warning."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield

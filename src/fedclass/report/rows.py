@@ -1,4 +1,4 @@
-"""Which runs make one row of a table: those that differ in nothing but their seed."""
+"""Rows of tables: runs that differ only in their seed make one row."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from fedclass.report.known_methods import about_method
 from fedclass.runs.config_file import flat, read_config
 from fedclass.runs.summary import Result
 
-# A row averages over seeds; where the files are, what they are called, and tests in the middle of a task change no
-# result; the method and the tasks are named anyway, and tasks can be written in several ways.
+# Keys that do not separate rows. A row averages over seeds; places and titles of data, and tests within a task, change
+# no result; the method and the tasks are named anyway, and tasks can be written in several ways.
 APART = {"seed", "data.path", "data.title", "evaluation.every", "method.name", "stream.tasks"}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run was, but for its seed and tasks.  values: the keys of its recipe, such as train.rounds, as text."""
+    """The settings of a run without seed and tasks.  values: the keys of its recipe, such as train.rounds, as text."""
 
     method: str
     variant: str
@@ -36,7 +36,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Label:
-    """How a table names a setting: method, variant, and the keys in which it differs from the table's other rows."""
+    """The name of a setting in a table: method, variant, and the keys in which it differs from other rows."""
 
     method: str
     variant: str
@@ -63,12 +63,12 @@ class Row:
 
 
 def data_title(config: Mapping[str, Any], dataset: str) -> str:
-    """What the recipe calls its data (data.title), or the data set's own name."""
+    """The title of the data in the recipe (data.title), or the data set's name."""
     return str(config.get("data", {}).get("title", dataset))
 
 
 def text(value: object) -> str:
-    """A value as somebody would type it."""
+    """A value as a user would type it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
@@ -77,8 +77,8 @@ def text(value: object) -> str:
 
 
 def labels(settings: Iterable[Setting]) -> dict[Setting, Label]:
-    """A label for each setting, no two alike: a method's parameters are compared with those of its other settings, all
-    other keys with those of all."""
+    """A different label for each setting. A method's parameters are compared within the method, other keys with all
+    settings."""
     known = list(dict.fromkeys(settings))
 
     def differing(setting: Setting) -> Iterable[str]:
@@ -94,7 +94,7 @@ def labels(settings: Iterable[Setting]) -> dict[Setting, Label]:
 
 
 def find(known: Sequence[Label], name: str) -> Label:
-    """The one row of that name: its text, or enough of its words, as in fedclass, fedclass:paper, fedclass:beta=8."""
+    """The row of this name: its label, or enough of its words, as in fedclass, fedclass:paper, fedclass:beta=8."""
     wanted = set(name.split(":"))
     found = [label for label in known if name == str(label) or wanted <= label.words]
     if len(found) > 1:
@@ -106,7 +106,7 @@ def find(known: Sequence[Label], name: str) -> Label:
 
 
 def rows(results: Sequence[Result]) -> list[Row]:
-    """Of runs on one stream, in the order in which settings first appear."""
+    """The rows of runs on one stream, in the order in which settings first appear."""
     groups: dict[Setting, dict[int, Result]] = {}
     for result in results:
         members = groups.setdefault(Setting.read(result), {})
@@ -119,7 +119,7 @@ def rows(results: Sequence[Result]) -> list[Row]:
 
 
 def check_seeds(found: Sequence[Row]) -> None:
-    """Differences are taken seed by seed, so that every row needs the same ones."""
+    """Differences are taken seed by seed, so that all rows need the same seeds."""
     every = sorted({seed for row in found for seed in row.seeds})
     lacking = [
         f"{row.label} lacks {', '.join(map(str, missing))}"

@@ -1,4 +1,4 @@
-"""Is a difference more than chance? Runs with the same seed share data, partition and first weights: they are pairs."""
+"""Is a difference more than chance? Runs with the same seed share data, partition and first weights, and form pairs."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Difference:
-    """Of two settings, over the seeds that both were run with.  interval: None with fewer than two seeds."""
+    """The difference of two settings over their common seeds.  interval: None with fewer than two seeds."""
 
     mean: float
     interval: tuple[float, float] | None

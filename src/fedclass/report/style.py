@@ -1,7 +1,7 @@
 """How charts look.
 
-All share a width that a phone shows without shrinking the text, and colours that can be told apart by the colour-blind
-(Okabe and Ito). Lines also differ in dashes and markers, bars in hatching, so that a grey print will do.
+All charts have a width that a phone shows without shrinking the text, and colours that colour-blind readers can tell
+apart (Okabe and Ito). Lines also differ in dashes and markers, bars in hatching, so that a grey print is readable.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,13 +20,13 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo")
-PARTS = (5, 6, 3, 4, 2, 0, 1)  # colours of bars, so that two or three of them are none of a common method
-# Clear to blue, which is light to dark on a white page and dark to light on a black one; grey where there is no value.
+PARTS = (5, 6, 3, 4, 2, 0, 1)  # colours of bars; the first are not those of common methods
+# Transparent to blue: light to dark on a white page, dark to light on a black one. Grey where there is no value.
 HEAT = LinearSegmentedColormap.from_list("heat", [(0.13, 0.5, 0.78, 0.0), (0.13, 0.5, 0.78, 0.92)]).with_extremes(
     bad=(0.5, 0.5, 0.5, 0.15)
 )
 WIDTH, HEIGHT = 4.6, 3.0  # inches; the height is without the legend
-LONGEST = 18  # letters of a name beside an axis
+LONGEST = 18  # characters of a name beside an axis
 SETTINGS: dict[Any, Any] = {
     "font.size": 9,
     "axes.edgecolor": INK,
@@ -78,9 +78,10 @@ class Style:
 
 
 def styles(methods: Sequence[str], usual: Sequence[bool] = ()) -> list[Style]:
-    """A style for each: a known method has its own, its further variants and the others take what is left, in order.
+    """A style for each: a known method has its own; its other variants and unknown methods get free ones, in order.
 
-    usual: of several settings of a method, the first that is has the method's own style; if none is, the first.
+    usual: which settings are a method's usual ones. The first of these has the method's own style; if there is none,
+    the method's first setting has it.
     """
     slots: list[int | None] = [None] * len(methods)
     for number in sorted(range(len(methods)), key=lambda number: not (usual and usual[number])):
@@ -91,7 +92,7 @@ def styles(methods: Sequence[str], usual: Sequence[bool] = ()) -> list[Style]:
 
 
 def plain(name: str, longest: int = LONGEST) -> str:
-    """A name as it is: a dollar sign does not begin a formula, and a long one keeps its two ends."""
+    """A name as plain text: a dollar sign does not begin a formula, and a long name is cut in the middle."""
     name = "".join(letter if letter.isprintable() else "?" for letter in name)
     if len(name) > longest:
         name = f"{name[: longest - longest // 3 - 1]}…{name[-(longest // 3) :]}"

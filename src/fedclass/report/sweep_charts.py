@@ -1,4 +1,4 @@
-"""Charts of a sweep: what a key's value does to accuracy and forgetting."""
+"""Charts of a sweep: accuracy and forgetting by the value of a key."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
@@ -14,13 +14,13 @@ from fedclass.report.style import Style
 from fedclass.report.tables import Table
 from fedclass.runs.config_file import flat
 
-FEWEST = 3  # values that make a line worth looking at
+FEWEST = 3  # values that make a line worth drawing
 
 
 def sweeps(groups: Sequence[Group]) -> list[Chart]:
-    """For each key that has several values: accuracy and forgetting at the end against the value.
+    """For each key with several values: accuracy and forgetting at the end against the value.
 
-    Of finished runs of one method. Runs that differ in other keys too are on different lines.
+    Only for finished runs of one method. Runs that also differ in other keys are on different lines.
     """
     done = [group for group in groups if group.finished]
     if len({group.method for group in done}) != 1:
@@ -61,7 +61,7 @@ def _against(
             lambda run: run.ends[-1].forgetting,
             name=f"forgetting-against-{word}",
             title=f"Forgetting against {word}",
-            caption="Accuracy on each earlier task when it was learned, minus that after the last task; their mean.",
+            caption="Accuracy on each earlier task when it was learned, minus accuracy after the last task; the mean.",
             x_label=key,
             y_label="forgetting (points)",
         ),
@@ -69,7 +69,7 @@ def _against(
 
 
 def _order(value: Any) -> tuple[bool, float, str]:
-    """Numbers by size, then all else by its words."""
+    """Numbers by size, then all else as text."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return not number, float(value) if number else 0.0, str(value)
 
@@ -85,7 +85,7 @@ def _chart(
     x_label: str,
     y_label: str,
 ) -> Chart:
-    """Values stand at equal distances, whatever they are: steps of a sweep are often powers."""
+    """Values are equally spaced, whatever they are: the steps of a sweep are often powers."""
     curves, columns = [], []
     for slot, (label, own) in enumerate(lines.items()):
         x, y, spread = list[float](), list[float](), list[float]()

@@ -1,4 +1,4 @@
-"""Results as rows, from what runs have stored."""
+"""Tables of results, from the summaries of runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,9 +13,9 @@ from fedclass.runs.config_file import read_config
 from fedclass.runs.progress import left_out
 from fedclass.runs.summary import Result
 
-OWN_ORDERS = {"seeded", "released-by-seed"}  # values of stream.class_order that give each seed an order of its own
+OWN_ORDERS = {"seeded", "released-by-seed"}  # values of stream.class_order with a different order for each seed
 HEADLINES = {"global": "accuracy_last", "forgetting": "forgetting_fedclass"}
-TEST, VALIDATION = "", "validation_"  # what stands before a figure's name in a summary, by the images it is on
+TEST, VALIDATION = "", "validation_"  # prefix of a figure's name in a summary, by the images behind it
 MARK = " *"
 
 ONE_SEED = ("Percentage points. One seed ranks nothing; several, such as 0,1,2, give intervals.",)
@@ -27,7 +27,7 @@ SEVERAL_SEEDS = (
 
 @dataclass(frozen=True)
 class MeanDeviation:
-    """A mean over seeds, with its standard deviation where there is more than one."""
+    """A mean over seeds, with its standard deviation if there are several."""
 
     values: tuple[float, ...]
 
@@ -40,7 +40,7 @@ class MeanDeviation:
 
 @dataclass(frozen=True)
 class Table:
-    """columns, and one row of as many cells per method; `notes` say what the columns mean."""
+    """A row per method, with a cell per column; `notes` explain the columns."""
 
     title: str
     columns: tuple[str, ...]
@@ -56,8 +56,8 @@ def mean_deviation(results: Sequence[Result], key: str) -> str:
 def comparison(results: Sequence[Result], *, against: str | None = None, differences: bool = True) -> list[Table]:
     """For each stream (data and tasks) among the runs: a table of results and, if it has several rows, of differences.
 
-    `against` names the row that others are compared with; without it, that is the first. Runs that hold out validation
-    images are compared by these; without `differences`, none of their rows is chosen.
+    against: the row to compare with; by default the first.  differences: without them, no row is chosen. Runs that hold
+    out validation images are compared on these.
     """
     tables = []
     for members in streams(results):
@@ -71,7 +71,7 @@ def comparison(results: Sequence[Result], *, against: str | None = None, differe
 
 
 def streams(results: Sequence[Result]) -> list[list[Result]]:
-    """Runs on the same data with the same tasks, all with validation images or all without: no others share a table."""
+    """Runs that share a table: on the same data with the same tasks, all with validation images or all without."""
     groups: dict[tuple[str, tuple[int, ...], bool], list[Result]] = {}
     for result in results:
         about = result.summary
@@ -81,7 +81,7 @@ def streams(results: Sequence[Result]) -> list[list[Result]]:
 
 
 def images_of(results: Sequence[Result]) -> str:
-    """By which images runs of one stream are compared."""
+    """The images on which runs of one stream are compared."""
     return VALIDATION if f"{VALIDATION}accuracy_last" in results[0].summary else TEST
 
 
@@ -93,12 +93,12 @@ def reference_row(found: Sequence[Row], against: str | None) -> Row:
 
 
 def results_tables(results: Sequence[Result], *, choose: bool = True) -> list[Table]:
-    """Of runs on one stream: a table of all rows; where that is on validation images, one of the best on test images.
+    """A table of runs on one stream. If it is on validation images, a second one has the best row on test images.
 
-    Test figures are told of that one row only: a choice by test images would make them too good.
+    Only that row has test figures: choosing by test images would make them too good.
     """
     if len(streams(results)) > 1:
-        raise RunError(f"{results[0].path} and others: not all on the same data and tasks; they need separate tables")
+        raise RunError(f"{results[0].path} and others: not all on the same data and tasks; make separate tables")
     found = rows(results)
     if images_of(results) == TEST:
         return [_table(found, TEST)]
@@ -155,10 +155,10 @@ def _table(found: Sequence[Row], images: str, best: Row | None = None) -> Table:
 
 
 def headlines_first(table: Table) -> Table:
-    """The same table, with global accuracy and forgetting before the tasks: a narrow screen shows these."""
+    """The same table with global accuracy and forgetting before the tasks, for narrow screens."""
     last = len(table.columns) - len(HEADLINES)
     if not table.columns[last].endswith(next(iter(HEADLINES))):
-        return table  # of differences
+        return table  # a table of differences
 
     def moved(cells: tuple[str, ...]) -> tuple[str, ...]:
         return cells[0], *cells[last:], *cells[1:last]
@@ -192,10 +192,11 @@ def differences_table(found: Sequence[Row], reference: Row, *, images: str = "")
 
 
 def row_records(results: Sequence[Result], *, against: str | None = None) -> list[dict[str, Any]]:
-    """The rows of `comparison` as plain values, nothing rounded: of each figure its mean over seeds, `_deviation`, and,
-    of the headlines, `difference_` from the reference row, with `_low` and `_high`, its 95 % interval, and `_verdict`.
+    """The rows of `comparison` as plain values, nothing rounded. Each figure is a mean over seeds, with `_deviation`.
+    The headline figures also have `difference_`, from the reference row, with its 95 % interval, `_low` and `_high`
+    and its `_verdict`.
 
-    Of runs with validation images, figures are on these; only the best row has test figures, too.
+    With validation images, figures are on these; only the best row also has test figures.
     """
     records = []
     for members in streams(results):
@@ -253,7 +254,7 @@ def listed(seeds: Sequence[int]) -> str:
 
 
 def one_order(results: Sequence[Result]) -> list[str]:
-    """Several seeds tell less than they seem to where all of them meet the classes in the same order."""
+    """A note if all seeds have the same class order: their deviation then says less than it seems to."""
     if len({result.summary["seed"] for result in results}) < 2:
         return []
     recipes = [read_config(result.path) for result in results]
@@ -270,7 +271,7 @@ def unofficial(results: Sequence[Result]) -> list[str]:
 
 
 def mixed_code(results: Sequence[Result]) -> list[str]:
-    """Figures that no single program would give."""
+    """Notes on figures that no single version of the code would give."""
     notes = []
     for result in results:
         if result.summary.get("mixed_code"):

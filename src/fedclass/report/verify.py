@@ -1,4 +1,4 @@
-"""A result and the same run made again: are they the same?"""
+"""Compare a result with a repetition of the same run."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,13 +20,13 @@ class Compared:
 
 
 def compared(known: Result, again: Result) -> Compared:
-    """Line by line, nothing rounded away: two figures that differ at all are told apart."""
+    """Compare each figure without rounding: any difference counts."""
     keys = [key for key in (*FIGURES, *COUNTS, "weights_sha256") if key in known.summary and key in again.summary]
     pairs = {key: (known.summary[key], again.summary[key]) for key in keys}
     rows = tuple((key, _shown(a), _shown(b), "same" if a == b else "differs") for key, (a, b) in pairs.items())
     table = Table(
         title=f"{known.path} run again",
-        columns=("figure", "told", "now", ""),
+        columns=("figure", "result", "repeated", ""),
         rows=rows,
         notes=(f"The new run: {again.path}",),
     )
@@ -39,9 +39,9 @@ def _verdict(known: dict[str, Any], again: dict[str, Any], differing: list[str])
         return "Verified: the same weights, to the bit, and the same figures."
     other = known.get("code") != again.get("code")
     why = (
-        "fedclass's code is another one than the result's; check out the commit that it names"
+        "fedclass's code differs from the result's; check out the commit that it names"
         if other
-        else "the code is the same: another processor or version of torch rounds otherwise, or the result is wrong"
+        else "the code is the same: another processor or version of torch may round differently, or the result is wrong"
     )
     return f"NOT the same: {', '.join(differing)} ({why})."
 

@@ -1,12 +1,12 @@
-"""Who contributed what to a federation, and who decided what: append-only, each line chained to the one before it.
+"""The audit log of a federation: who contributed what, and who decided what. Append-only, a chain of hashes.
 
-    RUN/audit.jsonl   a JSON object per line. `previous` is the `sha256` of the line before, and `sha256` that of the
+    RUN/audit.jsonl   a JSON object per line. `previous` is the `sha256` of the line before; `sha256` is the hash of the
                       line itself without this field
     RUN/audit.head    the number and hash of the last line, written after it
 
-Going back, resuming or a crash never shortens it. A line that a crash cut short is told apart from one that was
-changed: it is the last one, and has no end of line. Whoever may write the folder could write a whole new chain;
-a copy of the head that is kept elsewhere shows that (`fedclass audit verify --head`).
+Going back, resuming or a crash never shortens the log. A line cut short by a crash can be told from a changed one: it
+is the last line, and has no end of line. A user with write access to the folder could write a whole new chain; a copy
+of the head that is kept elsewhere reveals that (`fedclass audit verify --head`).
 """
 
 import getpass
@@ -31,16 +31,16 @@ Entry = dict[str, Any]
 
 
 def operator() -> str:
-    """The user who types a command, as the machine knows them."""
+    """The user who runs the command, as known to the system."""
     try:
         name = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
+    except (KeyError, OSError):  # a user without a name, as in containers
         name = "?"
     return f"{name} (uid {os.getuid()})"
 
 
 def append(root: Path, kind: str, **facts: Any) -> None:
-    """Add a line. Of several processes, one writes at a time."""
+    """Add a line. Only one process writes at a time."""
     with FileLock(root / ".audit.lock", timeout=30), (root / FILE).open("a+b") as file:
         number, previous = _mended(file)
         entry = {"number": number + 1, "time": round(time.time(), 3), "kind": kind, **facts, "previous": previous}
@@ -52,7 +52,7 @@ def append(root: Path, kind: str, **facts: Any) -> None:
 
 
 def _mended(file: BinaryIO) -> tuple[int, str]:
-    """Number and hash of the last whole line. What a crash left of one after it gives way to a line that says so."""
+    """Number and hash of the last whole line. A torn line after it is replaced by an entry that says so."""
     last, torn = _tail(file)
     if last is None:
         number, previous = 0, FIRST
@@ -62,7 +62,7 @@ def _mended(file: BinaryIO) -> tuple[int, str]:
             number, previous = int(entry["number"]), str(entry["sha256"])
         except (ValueError, KeyError, TypeError) as error:
             raise RunError(
-                f"{file.name}: its last line is no entry ({error}); `fedclass audit verify` tells more"
+                f"{file.name}: its last line is not an entry ({error}); `fedclass audit verify` says more"
             ) from error
     if torn:
         file.truncate(file.seek(0, os.SEEK_END) - len(torn))
@@ -103,7 +103,7 @@ class Verdict:
 
 
 def verify(root: Path, head: str | None = None) -> Verdict:
-    """Look at every line. head: a hash that was noted elsewhere, and must be one of the chain's."""
+    """Check every line. head: a hash kept elsewhere, which must be in the chain."""
     content = _content(root)
     *lines, torn = content.split(b"\n")
     flaws, hashes, previous, expected = list[str](), {FIRST: 0}, FIRST, 1
@@ -112,7 +112,7 @@ def verify(root: Path, head: str | None = None) -> Verdict:
             entry = json.loads(line)
             number, follows, own = int(entry["number"]), str(entry["previous"]), str(entry["sha256"])
         except (ValueError, KeyError, TypeError):
-            flaws.append(f"line {at} is no entry: it was changed")
+            flaws.append(f"line {at} is not an entry: it was changed")
             expected += 1
             continue
         if own != _digest(entry):
@@ -143,16 +143,16 @@ def _head_flaws(root: Path, hashes: Mapping[str, int], head: str | None) -> list
                 f"entry {noted['number']}, the last that was written, is not there: lines were removed at the end"
             )
     except FileNotFoundError:
-        flaws.append(f"{HEAD} is missing: whether lines were removed at the end cannot be told")
+        flaws.append(f"{HEAD} is missing: lines may have been removed at the end")
     except (OSError, ValueError, KeyError, TypeError) as error:
         flaws.append(f"{HEAD} is damaged ({error})")
     if head is not None and head not in hashes:
-        flaws.append(f"the chain has no entry {head[:12]}..., which was noted elsewhere: it was written anew")
+        flaws.append(f"the chain has no entry {head[:12]}..., which was kept elsewhere: the chain was rewritten")
     return flaws
 
 
 def entries(root: Path) -> Iterator[Entry]:
-    """All that can be read; `verify` says whether it is what was written."""
+    """All readable entries. `verify` says whether they are what was written."""
     *lines, _ = _content(root).split(b"\n")
     for line in lines:
         try:

@@ -1,4 +1,4 @@
-"""The recipe that a run keeps, config.toml. Recipes of older versions are read as if written today."""
+"""The recipe that a run keeps, config.toml. Recipes of older versions are translated as they are read."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ MOVED = {
 
 
 def relocated(tables: Mapping[str, Any], *, where: str) -> tuple[dict[str, Any], list[str]]:
-    """The tables with every key in its place of today, and which keys had moved. A key in both places is an error."""
+    """The tables with every key in its current place, and the keys that moved. A key in both places is an error."""
     placed = {name: dict(table) if isinstance(table, Mapping) else table for name, table in tables.items()}
     found = []
     for old, new in MOVED.items():
@@ -30,7 +30,7 @@ def relocated(tables: Mapping[str, Any], *, where: str) -> tuple[dict[str, Any],
         if not isinstance(into, dict):
             raise ConfigError(f"{where} [{target}]: must be a table, got {into!r}")
         if key in into:
-            raise ConfigError(f"{where}: {old} has moved to {new}, and both are given; leave {old} out")
+            raise ConfigError(f"{where}: {old} has moved to {new}, and both are given; leave out {old}")
         into[key] = placed[source].pop(key)
         found.append(old)
     return placed, found
@@ -49,7 +49,7 @@ def read_config(root: Path) -> dict[str, Any]:
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's keys as --set writes them: {"train": {"rounds": 2}} as {"train.rounds": 2}."""
+    """The keys as --set writes them: {"train": {"rounds": 2}} becomes {"train.rounds": 2}."""
     found: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, Mapping):

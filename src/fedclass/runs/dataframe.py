@@ -1,4 +1,4 @@
-"""Runs as rows of a table, for pandas or whatever reads a list of dicts."""
+"""Runs as rows of a table, for pandas or anything else that reads a list of dicts."""
 
 import os
 import warnings
@@ -17,28 +17,29 @@ Record = dict[str, str | int | float | bool | None]
 Place = str | os.PathLike[str]
 Per = Literal["run", "round", "client"]
 
-LISTS = ("accuracy_matrix", "forgetting_per_task", "accuracy_per_client")  # of the summary, which are no columns
+LISTS = ("accuracy_matrix", "forgetting_per_task", "accuracy_per_client")  # of the summary, which make no column
 VALIDATION = "validation_"
 
 
 def results(places: Place | Iterable[Place] = "runs", *, per: Per = "run") -> list[Record]:
     """Flat records with plain values: `pandas.DataFrame(fedclass.results("runs"))`.
 
-    places: a run directory, a folder with runs below it, or several of them.
+    places: a run directory, a folder with runs below it, or several of these.
 
-    per="run": a record for each finished run, oldest first. It has what summary.json says (`accuracy_last`, ...), the
-    accuracy on each task after the last one (`accuracy_task_1`, ...), how much was forgotten after each further task
+    per="run": a record for each finished run, oldest first. It has the figures of summary.json (`accuracy_last`, ...),
+    the accuracy on each task after the last one (`accuracy_task_1`, ...), the forgetting after each further task
     (`forgetting_after_task_2`, ...), and every key of the recipe (`method.beta`, `train.rounds`, ...).
 
-    per="round": a record for each round after which the global model was tested, of unfinished runs too. Tasks and
+    per="round": a record for each round after which the global model was tested, also of unfinished runs. Tasks and
     rounds count from 1; accuracies are in percent, over all classes met so far.
 
-    per="client": a record for each client after each finished task: the global model's accuracy on test images in the
-    shares of the client's own classes (`metrics.accuracy_per_client`), with how many images and classes it has of those
-    met so far. A client of which that is not known, such as a site that withholds its counts, has None.
+    per="client": a record for each client after each finished task: the global model's accuracy on test images,
+    weighted by the client's own class shares (`metrics.accuracy_per_client`), and how many images and classes the
+    client has of those met so far. The accuracy is None if the shares are unknown, as for a site
+    that withholds its counts.
 
-    A run that holds out validation images has the same figures on them, with validation_ before their names; within
-    tasks it has these alone.
+    A run that holds out validation images has the same figures on them, with the prefix validation_; within tasks it
+    has only these.
 
     A run that cannot be read is left out, with a warning.
     """
@@ -56,7 +57,7 @@ def _runs(place: Place) -> list[Listed]:
     for error in damaged:
         warnings.warn(str(error), stacklevel=3)
     if not found:
-        raise RunError(f"{folder}: there are no runs in it")
+        raise RunError(f"{folder}: contains no runs")
     return found
 
 
@@ -72,7 +73,7 @@ def _run(path: Path, summary: Mapping[str, Any]) -> Record:
 
 
 def _plain(table: Mapping[str, Any]) -> Record:
-    """Tables within tables become dotted keys, lists become text: "5,5"."""
+    """Nested tables become dotted keys, lists become text: "5,5"."""
     return {key: ",".join(map(str, value)) if isinstance(value, list) else value for key, value in flat(table).items()}
 
 
@@ -109,7 +110,7 @@ def _identity(run: Listed) -> Record:
 
 def _rounds(run: Listed) -> Iterator[Record]:
     start = run.started
-    finished: dict[tuple[int, int], RoundFinished] = {}  # by task and round: a resumed run may tell of one twice
+    finished: dict[tuple[int, int], RoundFinished] = {}  # by task and round: a resumed run may report one twice
     tested: dict[int, TaskFinished] = {}
     for event in read_events(RunDirectory(run.path).events):
         if isinstance(event, RoundFinished):
@@ -118,7 +119,7 @@ def _rounds(run: Listed) -> Iterator[Record]:
             tested[event.task] = event
     for (task, round), event in sorted(finished.items()):
         if round == start.rounds - 1 and task in tested:
-            end = tested[task]  # where the last round of a task is tested
+            end = tested[task]  # the last round of a task is tested at the task's end
             accuracy: float | None = end.accuracy
             validation, classes = end.validation_accuracy, len(end.confusion)
         elif counts := event.tested or event.validation_tested:

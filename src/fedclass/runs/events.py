@@ -1,4 +1,4 @@
-"""What happened in a run: typed facts, one JSON line each. Reports read only these."""
+"""What happened in a run: typed facts, one JSON line each. Reports read nothing else."""
 
 import json
 import lzma
@@ -24,16 +24,16 @@ class RunStarted:
     official: bool | None  # None: a user's own data
     tasks: list[int]
     classes: list[str]
-    counts: list[list[int]]  # per client, per class in order of arrival: its training images over the whole run
-    exemplars: list[int]  # that all clients together will keep after each task
+    counts: list[list[int]]  # training images over the whole run, per client and per class in order of arrival
+    exemplars: list[int]  # kept by all clients together, after each task
     rounds: int
     seed: int
     engine: str
     machine: dict[str, str]
-    sites: list[str] = field(default_factory=list)  # their names by client number, where clients have names
-    images_used: int | None = None  # to train on, over all clients; None where sites have the images
+    sites: list[str] = field(default_factory=list)  # names of sites by client number, if clients are sites
+    images_used: int | None = None  # training images over all clients; None if sites have the images
     images_available: int | None = None  # training images of the whole data set
-    validation_images: int = 0  # training images that are held out instead
+    validation_images: int = 0  # training images that are held out
     test_images_used: int | None = None
     test_images_available: int | None = None
 
@@ -42,24 +42,24 @@ class RunStarted:
         return len(self.counts)
 
     def name_of(self, client: int) -> str:
-        """The client's site, if it has one, or its number."""
+        """The name of the client's site, or the client's number."""
         return self.sites[client] if client < len(self.sites) else str(client)
 
     def called(self, client: int) -> str:
-        """For messages."""
+        """The client in messages: "site north" or "client 3"."""
         return f"{'site' if client < len(self.sites) else 'client'} {self.name_of(client)}"
 
     def knowing(self, event: "SitesKnown") -> "RunStarted":
-        """What would have been told at the start, had it been known then."""
+        """The start event with what became known later."""
         known = {name: getattr(event, name) for name in ("sites", "classes", "tasks", "counts", "exemplars")}
         return replace(self, **known)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SitesKnown:
-    """What sites with data of their own have announced, up to the task that begins; also when a site joins later.
+    """What sites have announced about their data, up to the task that begins; also when a site joins later.
 
-    Takes the place of what RunStarted says of the same; a count that a site withholds is 0.
+    Replaces the same fields of RunStarted. A count that a site withholds is 0.
     """
 
     sites: list[str]
@@ -71,14 +71,14 @@ class SitesKnown:
 
 @dataclass(frozen=True, kw_only=True)
 class Warned:
-    """Something that every reader of the results should know."""
+    """A warning for every reader of the results."""
 
     message: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiteChanged:
-    """A site of a federation has gone, or has come back."""
+    """A site of a federation has disconnected or reconnected."""
 
     site: str
     connected: bool
@@ -88,12 +88,12 @@ class SiteChanged:
 class TaskStarted:
     task: int
     new_classes: list[str]
-    clients: int  # those with new data
+    clients: int  # with new data
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateReceived:
-    """For live displays; its content is stored with the round."""
+    """For live displays only; not stored. Its content is part of RoundFinished."""
 
     task: int
     round: int
@@ -111,7 +111,7 @@ class UpdateRejected:
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateMissing:
-    """A client that was asked has not answered."""
+    """A client was asked for an update and did not answer."""
 
     task: int
     round: int
@@ -121,7 +121,7 @@ class UpdateMissing:
 
 @dataclass(frozen=True, kw_only=True)
 class SetAside:
-    """A client that is suspected is not asked for the next rounds."""
+    """A suspicious client is left out of the next rounds."""
 
     task: int
     round: int
@@ -132,9 +132,9 @@ class SetAside:
 
 @dataclass(frozen=True, kw_only=True)
 class SiteTested:
-    """How the model did on the images that a client holds out, by its own account: per class, right ones and all.
+    """The model's results on images that a client holds out, as the client reports them: per class, correct and all.
 
-    capped: classes of which it has counted more images than it had announced; they count as many as announced.
+    capped: classes for which the client counted more images than announced; the announced number is used.
     """
 
     task: int
@@ -146,14 +146,14 @@ class SiteTested:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFailed:
-    """The run has ended before its time; it goes on from its last checkpoint if it is started again."""
+    """The run ended early. If started again, it resumes from its last checkpoint."""
 
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunResumed:
-    """A run that was stopped goes on, from a checkpoint before this round (counted from 0) of this task."""
+    """A stopped run resumes from a checkpoint before this round of this task (both count from 0)."""
 
     task: int
     round: int
@@ -162,7 +162,7 @@ class RunResumed:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskReused:
-    """The task was not trained again: another run had done the same. Its events follow as they were then."""
+    """The task was not trained but taken from another run that had done the same. That run's events follow."""
 
     task: int
     key: str
@@ -172,14 +172,14 @@ class TaskReused:
 class RoundFinished:
     """correct, tested: test images per class, if the global model was evaluated after this round.
 
-    validation_correct, validation_tested: the same on validation images; a run that holds them out has these alone.
+    validation_correct, validation_tested: the same on validation images; a run with validation images has only these.
 
-    phases: seconds spent on "clients" (waiting for updates), "aggregate", "evaluate", and "checkpoint" (the one that
-    was written before this round; that of this round comes after this event).
+    phases: seconds spent on "clients" (waiting for updates), "aggregate", "evaluate", and "checkpoint" (the one written
+    before this round; this round's checkpoint follows this event).
 
-    clipped: clients whose update was shortened to a multiple of the round's median.  screened: whose was left out,
-    because it went against the others'.  rolled_back: the round's result was unusable, and the model is the one before
-    it; a warning says why.
+    clipped: clients whose update was shortened to a multiple of the round's median.  screened: clients whose update was
+    left out because it pointed away from the others.  rolled_back: the round's result was unusable, and the previous
+    model was restored; a warning says why.
     """
 
     task: int
@@ -217,9 +217,9 @@ class RoundFinished:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFinished:
-    """confusion: counts over all classes met so far, rows are the truth.  phases: seconds, of the task's end alone.
+    """confusion: counts over all classes met so far; rows are true classes.  phases: seconds, of the task's end only.
 
-    at_sites: the same on images that sites hold out, if `confusion` is on test images of the server.  validation: the
+    at_sites: the same on images that sites hold out, if `confusion` is on the server's test images.  validation: the
     same on validation images, if the run holds out any.
     """
 
@@ -235,7 +235,7 @@ class TaskFinished:
 
     @property
     def accuracy(self) -> float | None:
-        """Percent of all test images of classes met so far; None if nobody had any."""
+        """Percent of all test images of classes met so far; None without test images."""
         return _right(self.confusion)
 
     @property
@@ -277,10 +277,10 @@ KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Stored
 
 
 class EventLog:
-    """Appends events to a file; each line is flushed, so that a killed run loses none that it had finished."""
+    """Appends events to a file. Each line is flushed, so that a killed run loses no finished line."""
 
     def __init__(self, path: Path, *, length: int | None = None) -> None:
-        """length: bytes to keep of what is there; by default all whole lines."""
+        """length: bytes of an existing file to keep; by default all whole lines."""
         self.path, self._keep = path, length
 
     def __enter__(self) -> Self:
@@ -305,19 +305,19 @@ class EventLog:
         self._file.flush()
 
     def settle(self) -> int:
-        """Puts all lines on the disk and returns their length in bytes."""
+        """Write all lines to disk; return their length in bytes."""
         os.fsync(self._file.fileno())
         return self._file.seek(0, os.SEEK_END)
 
 
 def read_events(path: Path) -> Iterator[Event]:
-    """The events of a run; a last line that was cut short by a crash is left out."""
+    """The events of a run. A last line cut short by a crash is left out."""
     try:
         content = path.read_bytes()
         text = (lzma.decompress(content) if path.suffix == ".xz" else content).decode()
         lines = text.splitlines(keepends=True)
     except OSError as error:
-        raise RunError(f"{path}: cannot read it ({error.strerror}); is {path.parent} a run directory?") from error
+        raise RunError(f"{path}: cannot be read ({error.strerror}); is {path.parent} a run directory?") from error
     except (UnicodeDecodeError, lzma.LZMAError) as error:
         raise RunError(f"{path}: is damaged ({error})") from error
     for number, line in enumerate(lines, start=1):

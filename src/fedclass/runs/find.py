@@ -1,4 +1,4 @@
-"""Which run directories there are below a folder, finished or not."""
+"""Find the run directories below a folder, finished or not."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,22 +6,31 @@ from pathlib import Path
 from typing import Any
 
 from fedclass.errors import RunError
-from fedclass.runs.events import RoundFinished, RunStarted, SitesKnown, read_events
+from fedclass.runs.events import (
+    Event,
+    RoundFinished,
+    RunFailed,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    SitesKnown,
+    read_events,
+)
 from fedclass.runs.kept import read_result
 from fedclass.runs.layout import EVENTS, RunDirectory
 from fedclass.runs.order import Order
 
 
 def find_runs(place: Path, *, waiting: bool = False) -> list[Path]:
-    """The run directories at a place: itself, if it is one, or else those within it, at any depth.
+    """The run directories at a place: the place itself, if it is one, or else those within it, at any depth.
 
-    Those of one folder come in the order in which they were compared there, others by name.
+    Runs of one folder come in the order in which they were compared there, others by name.
 
-    waiting: also those that have yet to begin, with a recipe only, or empty: `fedclass compare` makes the folders of
-    all its runs first, right in its own.
+    waiting: also runs that have not begun, which have only a recipe or are empty: `fedclass compare` makes the folders
+    of all its runs first, directly in its own.
     """
     if not place.is_dir():
-        raise RunError(f"{place}: no such folder; `fedclass list` shows the runs, `fedclass run` makes one")
+        raise RunError(f"{place}: no such folder; name a folder that holds runs, or make a run with `fedclass run`")
     try:
         if _is_run(place, waiting=waiting):
             return [place]
@@ -35,12 +44,12 @@ def find_runs(place: Path, *, waiting: bool = False) -> list[Path]:
 
 
 def find_all(places: Iterable[Path], *, waiting: bool = False) -> list[Path]:
-    """The runs of all places, each once, in order. A place without any is an error."""
+    """The runs of all places, each once, in order. A place without runs is an error."""
     found: dict[Path, Path] = {}
     for place in places:
         inside = find_runs(place, waiting=waiting)
         if not inside:
-            raise RunError(f"{place}: is no run directory, and there is none within it; `fedclass run` makes one")
+            raise RunError(f"{place}: is not a run directory and contains none; `fedclass run` makes one")
         for run in inside:
             found.setdefault(run.resolve(), run)
     return list(found.values())
@@ -59,6 +68,13 @@ class Listed:
     started: RunStarted
     rounds_done: int
     summary: dict[str, Any] | None
+    failure: str | None  # why it ended, if it failed and was not resumed since
+
+    @property
+    def status(self) -> str:
+        if self.summary is not None:
+            return "finished"
+        return "unfinished" if self.failure is None else "failed"
 
     @property
     def rounds(self) -> int:
@@ -66,7 +82,7 @@ class Listed:
 
 
 def list_runs(place: Path) -> tuple[list[Listed], list[RunError]]:
-    """The runs at a place, oldest first, and what is wrong with those that cannot be read."""
+    """The runs at a place, oldest first, and an error for each run that cannot be read."""
     found, damaged = [], []
     directories = [RunDirectory(root) for root in find_runs(place)]
     for directory in sorted(directories, key=lambda directory: directory.events.stat().st_mtime):
@@ -81,5 +97,16 @@ def list_runs(place: Path) -> tuple[list[Listed], list[RunError]]:
             for fact in facts:
                 started = started.knowing(fact) if isinstance(fact, SitesKnown) else started
             done = sum(isinstance(fact, RoundFinished) for fact in facts)
-            found.append(Listed(directory.root, started, done, summary))
+            found.append(Listed(directory.root, started, done, summary, _failure(facts)))
     return found, damaged
+
+
+def _failure(facts: Iterable[Event]) -> str | None:
+    failure = None
+    for fact in facts:
+        match fact:
+            case RunFailed():
+                failure = fact.reason
+            case RunStarted() | RunResumed() | RunFinished():
+                failure = None
+    return failure

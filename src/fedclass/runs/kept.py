@@ -1,7 +1,7 @@
-"""Finished runs kept as small data: enough to make tables, figures and pages again, and to check each figure.
+"""Finished runs kept as small data: enough to make tables, charts and pages again, and to check each figure.
 
-A kept run is a run directory without what is large: its recipe (without the places of files), its summary, its events,
-compressed, and kept.json, which has the SHA-256 of each and the code that made the run.
+A kept run is a run directory without the large files: the recipe (without paths of files), the summary, the compressed
+events, and kept.json with the SHA-256 of each file and the version of the code that made the run.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from fedclass.runs.summary import Result
 
 NAME = "kept.json"
 FORM = 1  # of kept.json
-PLACES = ("data", "partition")  # tables whose `path` says where files were on one machine
+PLACES = ("data", "partition")  # tables whose `path` is valid on one machine only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Kept:
 
     @property
     def commit(self) -> str | None:
-        """Of fedclass, with " with changes" after it if it had any."""
+        """Of fedclass, followed by " with changes" if files differed from the commit."""
         return self.commits.get("fedclass")
 
     @classmethod
@@ -46,16 +46,21 @@ class Kept:
         try:
             content = json.loads(path.read_bytes())
             if content["form"] != FORM:
-                raise RunError(f"{path}: has form {content['form']}, and this version reads {FORM}; use a newer one")
+                raise RunError(
+                    f"{path}: has form {content['form']}, but this version reads form {FORM}; use a newer version"
+                )
             return cls(**content)
         except OSError as error:
-            raise RunError(f"{root}: has no {NAME} ({error.strerror}); is it a run that was kept as data?") from error
+            raise RunError(
+                f"{root}: has no {NAME} ({error.strerror}), so that nothing shows whether the kept run was changed; "
+                "restore the file, or keep the run again"
+            ) from error
         except (ValueError, KeyError, TypeError) as error:
             raise RunError(f"{path}: is damaged ({error})") from error
 
 
 def keep(run: Path, target: Path) -> Kept:
-    """Take a finished run over. What is there already must be the same run."""
+    """Copy a finished run to `target`. If `target` exists, it must hold the same run."""
     directory = RunDirectory(run)
     summary = Result.read(run).summary
     _check_finished(directory, summary)
@@ -83,7 +88,7 @@ def keep(run: Path, target: Path) -> Kept:
 
 
 def check(root: Path) -> Result:
-    """The result of a kept run, if nothing of it was changed since."""
+    """The result of a kept run. RunError if any file was changed since."""
     kept, directory = Kept.read(root), RunDirectory(root)
     for name, path in (
         ("config.toml", directory.config),
@@ -91,25 +96,30 @@ def check(root: Path) -> Result:
         (EVENTS, directory.events),
     ):
         if kept.sha256.get(name) != hashlib.sha256(_content(path)).hexdigest():
-            raise RunError(f"{path}: was changed after the run had been kept (its sha256 is not that of {NAME})")
+            raise RunError(f"{path}: was changed after the run had been kept (its sha256 is not the one in {NAME})")
     result = Result.read(root)
     _check_finished(directory, result.summary)
     return result
 
 
+def is_kept(root: Path) -> bool:
+    """Also if kept.json was removed: only runs kept as data have compressed events."""
+    return (root / NAME).exists() or RunDirectory(root).events.suffix == ".xz"
+
+
 def read_result(root: Path) -> Result:
-    """The result of a run; of one that is kept, only if nothing of it was changed since."""
-    return check(root) if (root / NAME).exists() else Result.read(root)
+    """The result of a run. A kept run is refused if it was changed since."""
+    return check(root) if is_kept(root) else Result.read(root)
 
 
 def _check_finished(directory: RunDirectory, summary: Mapping[str, Any]) -> None:
     told = [event.summary for event in read_events(directory.events) if isinstance(event, RunFinished)]
     if not told or told[-1] != summary:
-        raise RunError(f"{directory.summary}: is not what the run's last event says; one of the two was changed")
+        raise RunError(f"{directory.summary}: differs from the run's last event; one of the two was changed")
 
 
 def _portable(config: Path) -> bytes:
-    """The recipe without places: files are found elsewhere on another machine, and are known by their hash."""
+    """The recipe without paths: on another machine files are elsewhere, and are known by their hash."""
     tables = tomllib.loads(config.read_text(encoding="utf-8"))
     for name in PLACES:
         if "path" in tables.get(name, {}):
@@ -118,14 +128,14 @@ def _portable(config: Path) -> bytes:
 
 
 def _made_by(directory: RunDirectory) -> dict[str, Any]:
-    """The code that finished the run; of one that is kept already, what was noted then."""
+    """The code that finished the run. For a run that is already kept, what kept.json says."""
     if (directory.root / NAME).exists():
         return asdict(Kept.read(directory.root))
     try:
         last: dict[str, Any] = json.loads(directory.source.read_bytes())["parts"][-1]
         return {name: last[name] for name in ("version", "commits", "machine")}
     except OSError as error:
-        raise RunError(f"{directory.root}: does not say by which code it was made ({error.strerror})") from error
+        raise RunError(f"{directory.root}: does not say which code made it ({error.strerror})") from error
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise RunError(f"{directory.source}: is damaged ({error})") from error
 
@@ -135,6 +145,6 @@ def _content(path: Path) -> bytes:
         content = path.read_bytes()
         return lzma.decompress(content) if path.suffix == ".xz" else content
     except OSError as error:
-        raise RunError(f"{path}: cannot read it ({error.strerror})") from error
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
     except lzma.LZMAError as error:
         raise RunError(f"{path}: is damaged ({error})") from error

@@ -1,4 +1,4 @@
-"""Where things are in a run directory, and how they are written."""
+"""The files of a run directory, and how they are written."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from fedclass.errors import RunError
 
-Writing = Callable[[], AbstractContextManager[object]]  # around whatever is written to a run
+Writing = Callable[[], AbstractContextManager[object]]  # wraps every write to a run
 
 EVENTS = "events.jsonl"
 LEASE_WAIT = 30.0  # seconds that one write may take
@@ -33,7 +33,7 @@ class RunDirectory:
 
     @property
     def events(self) -> Path:
-        """Compressed, in a run that is kept as data (runs.kept)."""
+        """Compressed if the run is kept as data (runs.kept)."""
         plain, compressed = self.root / EVENTS, self.root / f"{EVENTS}.xz"
         return compressed if compressed.exists() and not plain.exists() else plain
 
@@ -54,7 +54,7 @@ class RunDirectory:
         return self.root / "checkpoints"
 
     def ended(self, tasks: int) -> Path:
-        """What a federation keeps of the moment when so many tasks were over."""
+        """A federation's checkpoint after this many tasks."""
         return self.checkpoints / f"ended-{tasks:04d}"
 
     @property
@@ -68,7 +68,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[Writing]:
-        """Nobody else writes here meanwhile. The lock goes with the process, however it ends."""
+        """No other process writes here meanwhile. The lock ends with the process, however it ends."""
         lock = FileLock(self.root / ".lock")
         try:
             lock.acquire(timeout=0)
@@ -81,10 +81,10 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def leased(self, holder: str) -> Iterator[Writing]:
-        """From now on `holder` writes here, and whoever wrote before cannot: each write asks whose turn it is.
+        """From now on only `holder` writes here, and no earlier holder: each write checks who holds the lease.
 
-        For servers that may be cut off from their federation and go on living while another one takes their place. A
-        process that has the run locked is not replaced.
+        For servers that may lose their connection and keep running while another server takes their place. A process
+        that has locked the run is not replaced.
         """
         lock = FileLock(self.root / ".lock")
 
@@ -118,15 +118,15 @@ def _holder(lease: Path) -> str | None:
     try:
         holder = json.loads(lease.read_bytes())["holder"]
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # gone or damaged: nobody may write
+        return None  # missing or damaged: nobody may write
     return str(holder)
 
 
 def create(root: Path) -> RunDirectory:
-    """A new run directory. One that holds anything already is left alone."""
+    """Make a new run directory. An existing one must be empty."""
     try:
         root.mkdir(parents=True, exist_ok=True)
-        if {path.name for path in root.iterdir()} - {".lock", "config.toml.part"}:  # these of a run that never began
+        if {path.name for path in root.iterdir()} - {".lock", "config.toml.part"}:  # left by a run that never began
             raise RunError(f"{root}: is not empty; choose another directory, or remove it")
         probe = root / ".writable"
         probe.touch()
@@ -137,13 +137,13 @@ def create(root: Path) -> RunDirectory:
 
 
 def write_atomically(path: Path, content: str | bytes, *, mode: int = 0o666) -> None:
-    """All of it or nothing, and on the disk: a reader never sees half a file, not even after a power cut.
+    """Write all or nothing, through to the disk: a reader never sees half a file, not even after a power cut.
 
-    mode: the permissions, less the umask, from before the first byte is written.
+    mode: the permissions, less the umask; set before the first byte is written.
     """
     part = path.with_name(path.name + ".part")
     try:
-        part.unlink(missing_ok=True)  # one that a crash has left may have other permissions
+        part.unlink(missing_ok=True)  # a crash may have left one with other permissions
         with open(part, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
@@ -155,6 +155,6 @@ def write_atomically(path: Path, content: str | bytes, *, mode: int = 0o666) -> 
 
 
 def fresh(name: str) -> Path:
-    """Below runs/, with the time before the name."""
+    """A new path below runs/: the time, then the name."""
     milliseconds = time.time_ns() // 1_000_000 % 1000  # two runs may start within a second
     return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}{milliseconds:03d}-{name}"

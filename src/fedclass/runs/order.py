@@ -1,4 +1,4 @@
-"""In which order the runs of a folder were compared, and with which row: kept, so that other tables show the same."""
+"""The order in which a folder's runs were compared, and the reference row, so that other tables show the same."""
 
 import json
 from dataclasses import dataclass
@@ -14,24 +14,24 @@ NAME = "order.json"
 
 @dataclass(frozen=True)
 class Order:
-    """runs: names of run directories.  against: the row that differences were taken from, as typed; None: the first."""
+    """runs: names of run directories.  against: the reference row, as typed; None: the first."""
 
     runs: tuple[str, ...] = ()
     against: str | None = None
 
     def place(self, name: str) -> int:
-        """Runs that were not compared come last."""
+        """The position of a run. Runs that were not compared come last."""
         return self.runs.index(name) if name in self.runs else len(self.runs)
 
     def write(self, folder: Path) -> None:
-        """Runs of earlier comparisons in the same folder come after these."""
+        """Store the order. Runs of earlier comparisons in the same folder come after these."""
         earlier = [name for name in Order.read(folder).runs if name not in self.runs]
         content = {"runs": [*self.runs, *earlier], "against": self.against}
         write_atomically(folder / NAME, json.dumps(content, indent=1) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Of a folder in which nothing was compared: no order."""
+        """Read the order; empty for a folder in which nothing was compared."""
         path = folder / NAME
         try:
             return read_record(cls, json.loads(path.read_bytes()))
@@ -39,5 +39,5 @@ class Order:
             return cls()
         except (OSError, ValueError) as error:
             raise RunError(
-                f"{path}: is damaged ({error}); without it, rows come in the order of their names"
+                f"{path}: is damaged ({error}); delete it, and rows come in the order of their names"
             ) from error

@@ -1,4 +1,4 @@
-"""What several runs have yet to train, and how long that may take."""
+"""What several runs still have to train, and how long that may take."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,12 +10,12 @@ from fedclass.runs.events import Event, RoundFinished, RunFinished, RunStarted, 
 
 @dataclass(frozen=True)
 class Outlook:
-    """What is left to do of a run, before it begins or goes on.
+    """What is left to do for a run, before it begins or is resumed.
 
-    images: that clients will see in each task, if the whole of it is trained.  rounds: of a task.  done: rounds that
-    its directory holds.  ended: tasks of which it holds the end, too.  cached: tasks that earlier runs with the same
-    beginning have left.  shared: its first task is that of another run of the same command, which learns it for both.
-    until: tasks after which it stops for now. Without images, it is finished.
+    images: how many images clients will see in each task, if all of it is trained; empty for a finished run.  rounds:
+    per task.  done: rounds that the directory has.  ended: tasks that the directory has to their end.  cached: tasks in
+    the cache, from earlier runs with the same beginning.  shared: the first task is the same as in another run of this
+    command, which learns it for both.  until: the number of tasks after which the run stops for now.
     """
 
     images: tuple[int, ...]
@@ -32,14 +32,14 @@ class Outlook:
 
     @property
     def reached(self) -> bool:
-        """Whether it is where it was to stop for now."""
+        """Whether the run has reached `until`."""
         return self.until is not None and (self.finished or self.until <= self.ended < len(self.images))
 
     @property
     def untrained(self) -> list[float]:
-        """Images that are still to be seen, by task."""
+        """Images still to be seen, by task."""
         last = len(self.images) if self.until is None else self.until
-        ready = max(self.cached, int(self.shared)) if self.done == 0 else 0  # a run that has begun takes over no more
+        ready = max(self.cached, int(self.shared)) if self.done == 0 else 0  # a run that has begun reuses no more tasks
         return [
             0.0 if task < ready or task >= last else images * (1 - self._part_done(task))
             for task, images in enumerate(self.images)
@@ -50,9 +50,9 @@ class Outlook:
 
 
 class TimeLeft:
-    """Of all runs together, by how fast they have been since the first of them began.
+    """The time left for all runs together, from their speed since the first of them began.
 
-    What is taken over from an earlier run takes no time, and says nothing of how long the rest will take.
+    Reused tasks take no time, and say nothing about how long the rest will take.
     """
 
     def __init__(self, outlooks: Sequence[Outlook], clock: Callable[[], float] = time.monotonic) -> None:
@@ -79,12 +79,12 @@ class TimeLeft:
                 self.drop(number)
 
     def drop(self, number: int) -> None:
-        """Nothing more will come of this run."""
+        """Expect nothing more from this run."""
         self.left[number] = [0.0 for _ in self.left[number]]
 
     @property
     def seconds(self) -> float | None:
-        """None: nothing has been trained yet, or nothing is left."""
+        """None if nothing has been trained yet, or nothing is left."""
         left = sum(map(sum, self.left))
         if self.began is None or not self.trained or not left:
             return None
@@ -92,7 +92,7 @@ class TimeLeft:
 
     @property
     def share_done(self) -> float:
-        """Of all that was to be trained."""
+        """The share of all training that is done."""
         total = self.trained + sum(map(sum, self.left))
         return self.trained / total if total else 1.0
 

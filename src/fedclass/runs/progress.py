@@ -1,9 +1,10 @@
-"""What happened in a run, in words: a line per event, for log files, pipes and terminals."""
+"""Events as text: a line each, for log files, pipes and terminals."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedclass.runs.counted import counted
 from fedclass.runs.events import (
     Event,
     RoundFinished,
@@ -27,12 +28,12 @@ from fedclass.runs.events import (
 
 @dataclass
 class Pace:
-    """How fast a run is, by its own account of its rounds: the clock says nothing where a log is read later."""
+    """How fast a run is, from the times in its events: a log may be read later, so that the clock says nothing."""
 
     started: RunStarted
     seconds: list[float] = field(default_factory=list)
-    reused: set[int] = field(default_factory=set)  # tasks that an earlier run has learned: their rounds take no time
-    before: int = 0  # rounds that its directory held as this process began; their log is read again
+    reused: set[int] = field(default_factory=set)  # reused tasks: their rounds take no time
+    before: int = 0  # rounds done before this process began; their events are read again
 
     @property
     def total(self) -> int:
@@ -43,9 +44,9 @@ class Pace:
         return task * self.started.rounds + round
 
     def left_after(self, event: RoundFinished) -> float | None:
-        """Takes note of a round. Returns the seconds left, if the rounds to come are like those so far.
+        """Count a round. Returns the seconds left if the next rounds take as long as those so far.
 
-        None: the round was trained by an earlier run, which says nothing of this one, or before this process began.
+        None if the round was reused from an earlier run, or trained before this process began.
         """
         if event.task in self.reused:
             return None
@@ -59,10 +60,10 @@ class Pace:
 
 
 class ProgressLines:
-    """The lines of one run, which begins with RunStarted."""
+    """The lines of one run. Its first event is RunStarted."""
 
     pace: Pace
-    before = 0  # as of Pace
+    before = 0  # as in Pace
 
     def line(self, event: Event) -> str | None:
         match event:
@@ -76,7 +77,7 @@ class ProgressLines:
                 seconds = pace.left_after(event)
                 left = "" if seconds is None else f", about {seconds:.0f} s left"
                 return (
-                    f"{pace.where(event.task, event.round)}, {len(event.clients)} clients, "
+                    f"{pace.where(event.task, event.round)}, {counted(len(event.clients), 'client')}, "
                     f"loss {event.loss:.3f}{accuracy}{left}"
                 )
             case TaskFinished():
@@ -99,7 +100,7 @@ class ProgressLines:
 
 
 def partition_summary(event: RunStarted) -> str:
-    """Who holds what, in a line; `fedclass plan` has the rest."""
+    """How many images clients hold, in a line. `fedclass plan` shows more."""
     if not event.classes:
         return "waiting for sites to say what they hold"
     held = [sum(row) for row in event.counts]
@@ -111,9 +112,9 @@ def partition_summary(event: RunStarted) -> str:
 
 
 def left_out(*runs: Mapping[str, Any]) -> list[str]:
-    """What is not used of the data set, so that nobody takes a part for the whole.
+    """Which part of the data set is used, so that nobody takes a part for the whole.
 
-    runs: the fields of RunStarted, or summaries; those of sites, and older ones, do not say.
+    runs: the fields of RunStarted, or summaries. Federations and older versions have no such fields.
     """
 
     def span(key: str) -> str:
@@ -131,7 +132,7 @@ def left_out(*runs: Mapping[str, Any]) -> list[str]:
 
 
 def accuracy_after(event: RoundFinished | TaskFinished) -> str | None:
-    """Percent per image, of test images; in a run that holds out validation images, of these."""
+    """Accuracy per image in percent, on validation images if the run has any, otherwise on test images."""
     if event.validation_accuracy is not None:
         return f"validation accuracy {event.validation_accuracy:.1f} %"
     return None if event.accuracy is None else f"accuracy {event.accuracy:.1f} %"
@@ -143,12 +144,12 @@ Remark = (
 
 
 def remark(event: Remark, called: Callable[[int], str] = "client {}".format) -> str:
-    """called: what to call a client."""
+    """An event as text. called: how to name a client."""
     match event:
         case RunResumed():
-            return f"goes on from task {event.task + 1}, round {event.round + 1}"
+            return f"resumed before task {event.task + 1}, round {event.round + 1}"
         case TaskReused():
-            return f"task {event.task + 1} taken from an earlier run with the same beginning"
+            return f"task {event.task + 1} reused from an earlier run with the same beginning"
         case Warned():
             return f"warning: {event.message}"
         case UpdateRejected():
@@ -159,7 +160,7 @@ def remark(event: Remark, called: Callable[[int], str] = "client {}".format) -> 
             return f"{where}: no update of {called(event.client)}: {event.reason}"
         case SetAside():
             where = f"task {event.task + 1}, round {event.round + 1}"
-            return f"{where}: {called(event.client)} is set aside for {event.rounds} rounds: {event.reason}"
+            return f"{where}: {called(event.client)} is set aside for {counted(event.rounds, 'round')}: {event.reason}"
         case RunFailed():
             return f"failed: {event.reason}"
         case SiteChanged():

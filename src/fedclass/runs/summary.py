@@ -1,4 +1,4 @@
-"""What finished runs say, read without torch."""
+"""Summaries of finished runs, read without torch."""
 
 import json
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any, Self
 from fedclass.errors import RunError
 from fedclass.runs.layout import RunDirectory
 
-# What tables and lists read; the runner writes more.
+# Keys that tables and lists read. The runner writes more.
 CONTRACT = {
     *("method", "variant", "dataset", "official_data", "tasks", "seed"),
     *("accuracy_matrix", "accuracy_last", "forgetting_fedclass"),
@@ -33,9 +33,10 @@ class Result:
         except OSError as error:
             raise RunError(f"{root}: has no summary.json ({error.strerror}); is it a finished run?") from error
         except ValueError as error:
-            raise RunError(f"{directory.summary}: is damaged ({error})") from error
+            again = f"delete it, and `fedclass run --resume {root}` writes a new one"
+            raise RunError(f"{directory.summary}: is damaged ({error}); {again}") from error
 
     @property
     def label(self) -> str:
-        """The method, with its variant: never one without the other."""
+        """The method with its variant, always both."""
         return f"{self.summary['method']} ({self.summary['variant']})"

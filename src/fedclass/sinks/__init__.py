@@ -1,9 +1,9 @@
-"""Where a run's figures can go besides its own directory: TensorBoard, MLflow, W&B. All off unless asked for.
+"""Sinks for a run's figures besides its own directory: TensorBoard, MLflow, W&B. All are off by default.
 
     with open_sinks(["tensorboard"], [root]) as tell:
         fedclass.run(experiment, root, lambda event: tell(0, event))
 
-Nothing leaves the machine, unless MLFLOW_TRACKING_URI says so.
+Nothing leaves the machine, unless MLFLOW_TRACKING_URI names a server.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,10 +26,10 @@ SINKS: dict[str, Callable[[Path], Sink]] = {"tensorboard": TensorBoard, "mlflow"
 def open_sinks(names: Sequence[str], roots: Sequence[Path]) -> Iterator[Callable[[int, Event], None]]:
     """Yields tell(number, event), which hands an event of the run in roots[number] to every sink in `names`.
 
-    An unknown name or a missing library is a ConfigError, before anything is written. Later a sink cannot end a run:
-    one that fails (a full disk, a server that is gone) is named on stderr, once, and the run goes on without it.
+    An unknown name or a missing library is a ConfigError, before anything is written. Later a sink cannot end a run: if
+    it fails (a full disk, an unreachable server), one message goes to stderr, and the run continues without it.
 
-    A resumed run is written anew from its events, so that no round is there twice, and none is missing.
+    A resumed run is written again from its events, so that no round is repeated or missing.
     """
     feeds = [[Feed(name, _opened(name, root), root) for name in dict.fromkeys(names)] for root in roots]
 

@@ -24,7 +24,7 @@ from fedclass.runs.layout import RunDirectory
 
 @dataclass(frozen=True)
 class Start:
-    """identity: the same for a run that goes on, another for every other run.
+    """identity: the same for a resumed run, different for every other run.
 
     parameters: the resolved recipe, "train.rounds" and so on, with the variant and the version that ran it.
     """
@@ -35,13 +35,13 @@ class Start:
 
 
 class Sink(Protocol):
-    """Made before the run, with its directory. It loads its library then, or raises ImportError; it writes nothing."""
+    """Made before the run, with the run's directory. It loads its library, or raises ImportError; it writes nothing."""
 
     def begin(self, start: Start) -> None:
-        """What was written of the same run before is replaced, or continued without repetition."""
+        """Replace what was written about the same run before, or continue it without repetition."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Steps never go back, but may repeat, with other values."""
+        """Steps never decrease, but may repeat with other values."""
 
     def finish(self, step: int, summary: Mapping[str, Any]) -> None: ...
 
@@ -49,11 +49,11 @@ class Sink(Protocol):
         """Called after each `begin` that succeeded."""
 
 
-Told = RunStarted | RunResumed | SitesKnown | RoundFinished | TaskFinished | RunFinished  # the rest is no figure
+Told = RunStarted | RunResumed | SitesKnown | RoundFinished | TaskFinished | RunFinished  # other events have no figures
 
 
 class Feed:
-    """One run into one sink; whatever goes wrong there is told once, and ends nothing but the sink."""
+    """Feeds one run into one sink. An error is reported once, and ends only the sink."""
 
     def __init__(self, name: str, sink: Sink, root: Path) -> None:
         self.name, self.sink, self.directory = name, sink, RunDirectory(root)
@@ -74,10 +74,10 @@ class Feed:
             return
         try:
             action()
-        except Exception as error:  # of whatever kind the library raises: hours of training matter more
+        except Exception as error:  # of any kind: hours of training matter more
             self.failed = True
             reason = (str(error).splitlines() or [""])[0]
-            message = f"{self.name} failed and is left out ({type(error).__name__}: {reason}); the run goes on"
+            message = f"{self.name} failed and is left out ({type(error).__name__}: {reason}); the run continues"
             print(f"warning: {self.directory.root}: {message}", file=sys.stderr)
 
     def _take(self, event: Told) -> None:
@@ -99,7 +99,7 @@ class Feed:
                 self.close()
 
     def _catch_up(self, resumed: RunResumed) -> None:
-        """All that the log holds before the run went on. More may be there already, and will be told of."""
+        """Replay all events before the run was resumed. The log may already have later ones, which will follow."""
         events = list(read_events(self.directory.events))
         last = max(number for number, event in enumerate(events) if event == resumed)
         for event in events[:last]:
@@ -113,8 +113,10 @@ class Feed:
 
     def _start(self, started: RunStarted) -> Start:
         with self.directory.events.open("rb") as log:
-            first = log.readline()  # has the time in it, and stays when the run goes on
-        place = str(self.directory.root.resolve()).encode()  # two runs may begin alike, within a millisecond
+            first = log.readline()  # contains the time, and stays when the run is resumed
+        place = str(
+            self.directory.root.resolve()
+        ).encode()  # two runs may begin with the same line, within a millisecond
         facts = {"variant": started.variant, "version": started.version}
         name = f"{started.method} {started.dataset} s{started.seed}"
         recipe = flat(read_config(self.directory.root))
@@ -122,7 +124,7 @@ class Feed:
 
 
 def figures(event: RoundFinished | TaskFinished, started: RunStarted) -> tuple[int, dict[str, float]]:
-    """The step, task * rounds + round, and what was measured there; the end of a task belongs to its last round."""
+    """The step, task * rounds + round, and its figures. The end of a task belongs to its last round."""
     first = event.task * started.rounds
     if isinstance(event, RoundFinished):
         values = {"loss": event.loss, "seconds": event.seconds}
@@ -140,7 +142,7 @@ def figures(event: RoundFinished | TaskFinished, started: RunStarted) -> tuple[i
 
 
 def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
-    """summary/accuracy_last and so on: what of a summary is one number."""
+    """The numbers of a summary: summary/accuracy_last and so on."""
     return {
         f"summary/{key}": value
         for key, value in summary.items()

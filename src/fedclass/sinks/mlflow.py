@@ -1,4 +1,4 @@
-"""MLflow: the server of MLFLOW_TRACKING_URI, or else RUN/mlflow/mlflow.db."""
+"""MLflow: the server in MLFLOW_TRACKING_URI, or else RUN/mlflow/mlflow.db."""
 
 import os
 import time
@@ -8,14 +8,14 @@ from typing import Any
 
 from fedclass.sinks.base import Start, numbers
 
-# What a user has set stays. A server that is gone should hold up training for seconds, not for MLflow's many minutes.
+# A user's own values take precedence. An unreachable server should delay training by seconds, not by many minutes.
 DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
-LONGEST = 6000  # characters of a parameter that MLflow takes
+LONGEST = 6000  # characters that MLflow allows in a parameter
 
 
 class MLflow:
@@ -31,7 +31,7 @@ class MLflow:
         self._client_of, self._metric, self._param = MlflowClient, Metric, Param
         self._client: Any = None
         self._run = ""
-        self._logged: dict[str, int] = {}  # the last step of each metric when the run went on
+        self._logged: dict[str, int] = {}  # the last step of each metric when the run was resumed
 
     def begin(self, start: Start) -> None:
         server = os.environ.get("MLFLOW_TRACKING_URI")
@@ -50,7 +50,7 @@ class MLflow:
         self._client.log_batch(self._run, params=parameters)
 
     def _own_database(self) -> str:
-        """Its tables take seconds to make; a run that is stopped meanwhile leaves no half of them under this name."""
+        """Making its tables takes seconds. A run stopped meanwhile leaves no incomplete database under this name."""
         path, part = self.folder / "mlflow.db", self.folder / "mlflow.db.part"
         if not path.exists():
             self.folder.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""TensorBoard: RUN/tensorboard, to be seen with `tensorboard --logdir RUN`. Needs neither TensorFlow nor torch."""
+"""TensorBoard: RUN/tensorboard, for `tensorboard --logdir RUN`. Needs neither TensorFlow nor torch."""
 
 import shutil
 import time
@@ -10,7 +10,7 @@ from fedclass.sinks.base import Start, numbers
 
 
 class TensorBoard:
-    """Writes its records itself, at once: TensorBoard's own writer does so in a thread, where errors surface late."""
+    """Writes its records at once: TensorBoard's own writer uses a thread, where errors surface late."""
 
     def __init__(self, root: Path) -> None:
         from tensorboard.compat.proto.event_pb2 import Event

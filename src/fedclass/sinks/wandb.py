@@ -1,4 +1,4 @@
-"""Weights & Biases, offline: RUN/wandb, which `wandb sync RUN/wandb/offline-run-*` uploads if you want it to."""
+"""Weights & Biases, offline: RUN/wandb, which `wandb sync RUN/wandb/offline-run-*` uploads on request."""
 
 import os
 import shutil
@@ -33,7 +33,7 @@ class WandB:
         self._run = self._wandb.init(
             dir=self.root,
             project=os.environ.get("WANDB_PROJECT", "fedclass"),
-            id=start.identity,  # so that a run that went on replaces what was uploaded of it before
+            id=start.identity,  # so that a resumed run replaces its earlier upload
             name=start.name,
             config=dict(start.parameters),
             reinit="create_new",  # `fedclass compare` has several at a time
