@@ -93,7 +93,7 @@ class ServerSettings:
     def read(cls, config: Mapping[str, Any]) -> "ServerSettings":
         where = "the app's configuration"
         table = {key.replace("-", "_"): value for key, value in config.items()}
-        settings: ServerSettings = read_table(cls, table, where)
+        settings: ServerSettings = read_table(cls, table, where, hyphens=True)
         if not settings.out or not Path(settings.out).expanduser().is_absolute():
             raise ConfigError(f"{where}: out = {settings.out!r}: give the whole path of a run directory, on the server")
         if settings.test_at != "sites" and settings.classes_from == "sites" and not settings.test_data:
