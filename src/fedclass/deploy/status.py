@@ -160,6 +160,17 @@ def _add_presence(status: Status, sites: dict[str, SiteStatus], presence: Mappin
         status.state = "stopped"
 
 
+def ago(when: float | None) -> str:
+    """For people.  when: in seconds since 1970."""
+    if when is None:
+        return "never"
+    seconds = max(0.0, time.time() - when)
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
 def metrics(status: Status) -> str:
     """For Prometheus, as text."""
     lines = [
