@@ -11,7 +11,9 @@ from fedclass.deploy.status import Status, ago
 
 def print_status(status: Status) -> None:
     where = f"task {status.task}, round {status.round} of {status.rounds}" if status.task else "no task yet"
-    console.print(f"{status.run}: {status.state}, {where}; server seen {ago(status.seen)}", highlight=False, markup=False)
+    console.print(
+        f"{status.run}: {status.state}, {where}; server seen {ago(status.seen)}", highlight=False, markup=False
+    )
     if status.failure:
         console.print(f"failed: {status.failure}", style="red", highlight=False, markup=False)
     if status.accuracy is not None:
