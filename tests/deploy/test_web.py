@@ -155,7 +155,8 @@ def browsed(address: str, profile: Path) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-FRAME = """<iframe id="frame" src="page.html" style="border: 0; width: 390px; height: 900px"></iframe><pre id="out"></pre>
+FRAME = """<iframe id="frame" src="page.html" style="border: 0; width: 390px; height: 900px"></iframe>
+<pre id="out"></pre>
 <script>onload = () => {
   const page = frame.contentDocument.documentElement;
   out.textContent = `needs ${page.scrollWidth} of ${page.clientWidth} pixels`;
