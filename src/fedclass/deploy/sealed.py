@@ -11,7 +11,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from fedclass.deploy.site_store import SEALED
+from fedclass.deploy.store_files import SEALED
 from fedclass.errors import ConfigError
 
 KEY, NONCE = 32, 12  # bytes
