@@ -170,7 +170,7 @@ def test_a_site_whose_making_was_interrupted_is_completed(tmp_path: Path) -> Non
         ({"hosts": ["fl.example.org:8443"]}, "--host 'fl.example.org:8443': is neither"),
         ({"hosts": ["300.1.2.3"]}, "--host '300.1.2.3': is neither"),
         ({"hosts": ["fl.example.org"], "days": 0}, "--days 0: a server certificate may be valid for 1 to 3650 days"),
-        ({"sites": ["a"]}, "keys: has no server certificate; tell how sites reach it, e.g. --host fl.example.org"),
+        ({"sites": ["a"]}, "keys: has no server certificate; say how sites reach it, e.g. --host fl.example.org"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_written(

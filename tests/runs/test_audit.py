@@ -47,7 +47,7 @@ def test_what_was_not_touched_is_whole(log: Path) -> None:
         (replaced(b'"examples": 3', b'"examples": 4'), "line 4 (entry 4) was changed"),
         (rehashed, "line 4 (entry 4) does not follow the line before it: one of them was replaced"),
         (lambda lines: [*lines[:1], *lines[2:]], "line 2 (entry 3) does not follow the line before it: entry 2 was"),
-        (lambda lines: lines[3:], "line 1 (entry 4) does not follow the line before it: entries 1 to 3 was removed"),
+        (lambda lines: lines[3:], "line 1 (entry 4) does not follow the line before it: entries 1 to 3 were removed"),
         (lambda lines: [lines[1], lines[0], *lines[2:]], "line 2 (entry 1) is out of order: entry 3 was expected"),
         (lambda lines: [*lines[:2], b"{}\n", *lines[3:]], "line 3 is no entry: it was changed"),
     ],

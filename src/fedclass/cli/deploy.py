@@ -16,7 +16,7 @@ app = typer.Typer(help="Sites on machines of their own, over Flower. Needs the e
 def init(
     folder: Annotated[Path, typer.Argument(help="The app folder to make; `flwr run` takes it.")],
     out: Annotated[Path, typer.Option(help="The run directory, on the server's machine.")],
-    recipe: Annotated[str, typer.Option(help="A recipe, as of `fedclass run`.")] = "federation",
+    recipe: Annotated[str, typer.Option(help="A recipe, as for `fedclass run`.")] = "federation",
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", help="Override a key of the recipe, such as train.rounds=2. Repeatable."),

@@ -57,7 +57,9 @@ def inspect(path: Path, *, online: bool, insecure: bool) -> Iterator[Finding]:
     if "store" in usable:
         yield from _store(usable["store"], usable.get("store_key"))
     if insecure:
-        yield Finding("no TLS and no key (--insecure): whoever is on the way can read and change all", warning=True)
+        yield Finding(
+            "no TLS and no key (--insecure): anyone on the network path can read and change everything", warning=True
+        )
         return
     certificate = "ca" not in faults and (yield from _certificate(table.get("ca", "")))
     if "key" not in faults:

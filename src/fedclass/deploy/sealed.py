@@ -1,4 +1,4 @@
-"""Files that only who has the key can read: AES-256-GCM, each with a nonce of its own and bound to its name.
+"""Files that only the holder of the key can read: AES-256-GCM, each with a nonce of its own and bound to its name.
 
 Against whoever gets the disk or a backup without the key. Not against whoever runs code as the site's user: the key is
 readable there.

@@ -57,7 +57,7 @@ class Site:
         self._read: tuple[Signature, Holdings] | None = None  # the images, as long as their files do not change
 
     def announce(self, federation: str, task: int, returns: Sequence[int] = ()) -> Announcement:
-        """What this site holds, as far as its owner lets it be told. Classes that were forgotten are not told."""
+        """What this site holds, as far as its owner lets it be told. Forgotten classes are left out."""
         check_federation(federation, self.settings.name)
         check_returns(returns, self.settings.name)
         folder = self._folder(federation)

@@ -98,7 +98,9 @@ class NodeSettings:
 def check_private(key: Path) -> None:
     """A key that others can read is not only this site's."""
     if key.stat().st_mode & 0o077:
-        raise ConfigError(f"{key}: others can read this private key; chmod 600 {key}, and think of a new one")
+        raise ConfigError(
+            f"{key}: others can read this private key; chmod 600 {key}, and ask for a new one if anyone has read it"
+        )
 
 
 def run_node(settings: NodeSettings, config: SiteSettings, *, insecure: bool, say: Say) -> None:
@@ -118,7 +120,7 @@ def run_node(settings: NodeSettings, config: SiteSettings, *, insecure: bool, sa
     log = Log(say)
     site = Site(config, log)
     if insecure:
-        log("warning: plain text; whoever is on the way can read and change what is sent")
+        log("warning: plain text; anyone on the network path can read and change what is sent")
     with alone(config):
         secret = secrets.token_bytes(32)
         write_atomically(config.store / SECRET, secret, mode=0o600)
@@ -137,7 +139,7 @@ def run_node(settings: NodeSettings, config: SiteSettings, *, insecure: bool, sa
                 pause = PAUSES[min(ends, len(PAUSES)) - 1] if ends else PAUSES[0]
                 if not insecure:
                     reason = clock_fault(ahead_of(settings.superlink, settings.ca)) or reason
-                log(f"the connection to {settings.superlink} ended ({reason}); once more in {pause:.0f} s")
+                log(f"the connection to {settings.superlink} ended ({reason}); trying again in {pause:.0f} s")
                 time.sleep(pause)
 
 

@@ -292,7 +292,7 @@ class FederationFolder(StoreFiles):
             part.unlink()
 
     def drop(self, wanted: Callable[[Entry], bool]) -> int:
-        """Delete the exemplars that are not wanted from all states; returns how many different ones that were."""
+        """Delete the exemplars that are not wanted from all states; returns how many distinct ones there were."""
         gone = set[str]()
         for state in [self.state(tasks) for tasks in self.states()]:
             left = state.keeping(wanted)
@@ -310,7 +310,7 @@ class FederationFolder(StoreFiles):
         return gone
 
     def forget(self, label: str) -> int:
-        """Delete a class from all states and lists, for good; returns how many different exemplars that were.
+        """Delete a class from all states and lists, for good; returns how many distinct exemplars there were.
 
         label: the site's own name of it, or the server's.
         """
@@ -345,7 +345,7 @@ class FederationFolder(StoreFiles):
         return gone
 
     def describe(self) -> dict[str, Any]:
-        """What there is, for the owner to see. Tasks count from 0."""
+        """What is kept, for the owner to see. Tasks count from 0."""
         states = self.states()
         ledger = self.state(states[-1]).ledger if states else ()
         exemplars = []

@@ -144,7 +144,7 @@ def _take_in_of_sites(event: Event, sites: dict[str, SiteStatus], classes: list[
 
 
 def _site(sites: dict[str, SiteStatus], names: list[str], client: int) -> SiteStatus:
-    """Of a client's number; with the tasks of a recipe, sites have no other name."""
+    """The site of a client's number; with the tasks of a recipe, sites have no other name."""
     name = names[client] if client < len(names) else f"client {client}"
     return sites.setdefault(name, SiteStatus(name))
 

@@ -53,7 +53,7 @@ class StoreFiles:
         return self.seal.open(content, path.name)
 
     def seal_all(self) -> int:
-        """Encrypt what is not; returns how many files that were."""
+        """Encrypt what is not encrypted yet; returns how many files there were."""
         plain = [path for path in self.root.glob("*.*") if not path.name.startswith(".") and path.suffix != ".part"]
         found = [path for path in plain if not path.read_bytes().startswith(SEALED)]
         for path in found:

@@ -132,7 +132,7 @@ class Page:
 
 
 def serve_page(root: Path, *, port: int, say: Callable[[str], None]) -> None:
-    """Until the process is ended. say: where the page is; whoever reads this may decide."""
+    """Until the process is ended. say: prints the page's address; whoever knows it may decide."""
     read_status(root)  # a mistake is told here
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -134,8 +134,9 @@ def verify(root: Path, head: str | None = None) -> Verdict:
 
 def _gap(at: int, number: int, expected: int) -> str:
     if number > expected:
-        gone = f"entry {expected}" if number == expected + 1 else f"entries {expected} to {number - 1}"
-        return f"line {at} (entry {number}) does not follow the line before it: {gone} was removed or moved"
+        one = number == expected + 1
+        gone = f"entry {expected} was" if one else f"entries {expected} to {number - 1} were"
+        return f"line {at} (entry {number}) does not follow the line before it: {gone} removed or moved"
     if number < expected:
         return f"line {at} (entry {number}) is out of order: entry {expected} was expected"
     return f"line {at} (entry {number}) does not follow the line before it: one of them was replaced"
