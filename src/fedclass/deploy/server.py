@@ -51,7 +51,9 @@ class ServerSettings:
 
     recipe: Annotated[str, Field(description="as for `fedclass run`; a file is on the server's machine")] = ""
     set: Annotated[str, Field(description="overrides, as for --set, separated by spaces")] = ""
-    out: Annotated[str, Field(description="run directory on the server's machine; an unfinished run there is resumed")] = ""
+    out: Annotated[
+        str, Field(description="run directory on the server's machine; an unfinished run there is resumed")
+    ] = ""
     classes_from: Annotated[
         Literal["sites", "recipe"],
         Field(description='"sites": what they announce; "recipe": its tasks, at sites made by `fedclass deploy split`'),
