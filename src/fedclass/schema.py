@@ -55,35 +55,89 @@ def _fault(where: str, key: str, told: str, value: str = "") -> TableError:
     return error
 
 
-def read_table(kind: type[Any], table: object, where: str) -> Any:
-    """Read a table as the dataclass that describes it."""
-    if not isinstance(table, dict):
-        raise ConfigError(f"{where}: must be a table, got {table!r}")
-    only_known(table, [f.name for f in fields(kind)], where)
-    try:
-        read = _adapter(kind).validate_python(table)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"][:1])
-        if first["type"] == "missing":
-            raise ConfigError(f"{where}: {key} is missing") from error
-        raise _fault(where, key, first["msg"], f"{key} = {table.get(key)!r}: ") from error
-    for key, value in table.items():
-        got, shown = getattr(read, key), f"{key} = {value!r}: "
-        if isinstance(value, bool) and not isinstance(got, bool):
-            raise _fault(where, key, "Input should be a number", shown)
-        if isinstance(got, float) and not math.isfinite(got):
-            raise _fault(where, key, "Input should be a finite number", shown)
-        if isinstance(got, int) and abs(got) > LARGEST:
-            raise _fault(where, key, f"Input should be at most {LARGEST}", shown)
+def read_table(kind: type[Any], table: object, where: str, *, hyphens: bool = False) -> Any:
+    """A table as the dataclass that describes it.  hyphens: how its keys are spelled in errors."""
+    read, faults = _checked(kind, table, where, hyphens=hyphens)
+    if faults:
+        raise faults[0]
     return read
 
 
+def table_faults(kind: type[Any], table: object, where: str) -> list[ConfigError]:
+    """Everything that `read_table` would refuse."""
+    return _checked(kind, table, where)[1]
+
+
+def _checked(kind: type[Any], table: object, where: str, *, hyphens: bool = False) -> tuple[Any, list[ConfigError]]:
+    def spelled(key: str) -> str:
+        return key.replace("_", "-") if hyphens else key
+
+    if not isinstance(table, dict):
+        return None, [ConfigError(f"{where}: must be a table, got {table!r}")]
+    known = [spelled(f.name) for f in fields(kind)]
+    faults: list[ConfigError] = [*_unknown([spelled(key) for key in table], known, where)]
+    try:
+        read = _adapter(kind).validate_python(table)
+    except ValidationError as error:
+        for fault in error.errors():
+            key = str(fault["loc"][0]) if fault["loc"] else ""
+            missing = fault["type"] == "missing"
+            shown = "" if missing else f"{spelled(key)} = {table.get(key)!r}: "
+            faults.append(_fault(where, key, f"{spelled(key)} is missing" if missing else in_words(fault), shown))
+        return None, faults
+    except ConfigError as error:  # from the dataclass itself
+        return None, [*faults, error]
+    for key in (key for key in table if hasattr(read, key)):
+        if (told := _number_flaw(table[key], getattr(read, key))) is not None:
+            faults.append(_fault(where, key, told, f"{spelled(key)} = {table[key]!r}: "))
+    return read, faults
+
+
+def _number_flaw(given: object, read: object) -> str | None:
+    if isinstance(given, bool) and not isinstance(read, bool):
+        return "must be a number"
+    if isinstance(read, float) and not math.isfinite(read):
+        return "must be a finite number"
+    if isinstance(read, int) and abs(read) > LARGEST:
+        return f"must be at most {LARGEST}"
+    return None
+
+
+WORDS = {  # for pydantic's kinds of errors
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+    "literal_error": "must be {expected}",
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "finite_number": "must be a finite number",
+    "string": "must be text",
+    "bool": "must be true or false",
+    "dict": "must be a table",
+    "tuple": "must be a list",
+    "list": "must be a list",
+    "path": "must be a path, as text",
+}
+
+
+def in_words(fault: Mapping[str, Any]) -> str:
+    """What a value must be.  fault: one of pydantic's, whose own words are used only where we have none."""
+    kind = str(fault["type"])
+    words = WORDS.get(kind) or WORDS.get(kind.partition("_")[0])
+    limits = {name: f"{n:g}" if isinstance(n, float) else n for name, n in fault.get("ctx", {}).items()}
+    return words.format(**limits) if words else str(fault["msg"])
+
+
 def only_known(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    for key in table:
-        if key not in known:
-            hint = did_you_mean(key, known) or (f"known keys: {', '.join(known)}" if known else "there are no keys")
-            raise _fault(where, key, f"unknown key {key!r}; {hint}")
+    for fault in _unknown(list(table), known, where):
+        raise fault
+
+
+def _unknown(keys: Sequence[str], known: Sequence[str], where: str) -> list[TableError]:
+    none = f"known keys: {', '.join(known)}" if known else "there are no keys"
+    odd = [key for key in keys if key not in known]
+    return [_fault(where, key, f"unknown key {key!r}; {did_you_mean(key, known) or none}") for key in odd]
 
 
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
@@ -111,7 +165,7 @@ def read_record(kind: type[T], content: object, *, exact: bool = False) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{where}: {first['msg']}" if where else first["msg"]) from error
+        raise ValueError(f"{where}: {in_words(first)}" if where else in_words(first)) from error
 
 
 def json_sha256(content: object, *, default: Any = None) -> str:

@@ -58,9 +58,9 @@ def test_an_app_folder_holds_only_a_configuration_that_flower_takes() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((*INIT, "--config", "nextask=manual"), "unknown key 'nextask'; did you mean 'next_task'?"),
-        ((*INIT, "--config", "next-task=never"), "next_task = 'never'"),
-        ((*INIT, "--config", "min-sites=0"), "min_sites = 0"),
+        ((*INIT, "--config", "nextask=manual"), "unknown key 'nextask'; did you mean 'next-task'?"),
+        ((*INIT, "--config", "next-task=never"), "next-task = 'never'"),
+        ((*INIT, "--config", "min-sites=0"), "min-sites = 0: must be at least 1"),
         ((*INIT, "--config", "tasks"), "write it as key=value"),
         ((*INIT, "--config", "test-at=server"), "needs test-data"),
         ((*INIT, "--config", "vocabulary=nowhere"), "vocabulary = nowhere: cannot be read"),
@@ -118,11 +118,11 @@ store = "store"
     ("more", "site", "message"),
     [
         ("", "", "needs ca and key in its file"),
-        ('ca = "ca.crt"\nkey = "north"', "", "ca = 'ca.crt': no such file"),
+        ('ca = "ca.crt"\nkey = "north"', "", "ca.crt: there is no such file"),
         ('port = "x"', "", "unknown key 'port'"),
         ("superlnk = 1", "", "did you mean 'superlink'?"),
         ('ca = "images/ok"\nkey = "images/ok"', 'annonce = "names"', "did you mean 'announce'?"),
-        ('ca = "images/ok"\nkey = "images/ok"', "holdout = 2.0", "holdout = 2.0: Input should be less than 1"),
+        ('ca = "images/ok"\nkey = "images/ok"', "holdout = 2.0", "holdout = 2.0: must be below 1"),
     ],
 )
 def test_a_site_with_a_wrong_file_does_not_start(more: str, site: str, message: str) -> None:

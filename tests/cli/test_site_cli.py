@@ -185,8 +185,31 @@ def test_check_tries_everything_before_a_site_goes_online(site: Site, tmp_path: 
         assert line in said
     file.write_text(tomli_w.dumps(given | {"ca": "keys/sites/ward-7.pub"}))
     assert "is not a PEM certificate" in call("site", "check", file, "--online")
-    file.write_text(tomli_w.dumps(given | {"site": table | {"data": "nowhere"}}))
-    assert "nowhere: is not there" in call("site", "check", file)
+
+
+def test_check_lists_all_faults_at_once(tmp_path: Path) -> None:
+    """In the order of the file's keys and then of [site]'s; what does not depend on a faulty setting is tried, too."""
+    pytest.importorskip("flwr", reason="needs the extra [flower]")
+    table = {"name": "a b", "data": "nowhere", "store": "store", "holdout": 2.0, "max-exemplars": -1, "anounce": "all"}
+    file = tmp_path / "north.toml"
+    file.write_text(tomli_w.dumps({"superlnk": "127.0.0.1:1", "ca": "ca.crt", "site": table}))
+    said = call("site", "check", file)
+    assert said.startswith("2 ")
+    faults = [
+        "unknown key 'superlnk'; did you mean 'superlink'?",
+        "superlink is missing; docs/deploy.md shows such a file",
+        "ca.crt: there is no such file",
+        "[site]: unknown key 'anounce'; did you mean 'announce'?",
+        "[site]: holdout = 2.0: must be below 1",
+        "[site]: max_exemplars = -1: must be at least 0",
+        "[site]: name = 'a b': use 1 to 64 letters",
+        f"[site]: data = {tmp_path / 'nowhere'}: does not exist; name the folder",
+        "key is missing; `fedclass deploy keys` makes it on the server",
+    ]
+    assert said.count("FAULT") == len(faults), said
+    for fault in faults:
+        assert fault in said, said
+    assert f"store = {tmp_path / 'store'}: can be written, and is private" in said
 
 
 def test_all_is_forgotten_everywhere(site: Site, setup: Setup) -> None:

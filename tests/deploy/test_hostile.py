@@ -97,7 +97,7 @@ FORGED: dict[str, tuple[Callable[[Frame], Frame], str]] = {
                 "announcement": {"site": "x", "classes": {}, "fresh": {}, "image": None, "machine": {}, "held_out": {}},
             }
         ),
-        "something else than an update",
+        "something other than an update",
     ),
     "nonsense": (lambda _: Frame({"answer": "shell"}), "answers with 'shell'"),
 }

@@ -1,7 +1,9 @@
 """Keys and certificates, read back by other programs' rules."""
 
 import ipaddress
+import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -16,8 +18,9 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key, l
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from commands import called
+from fedclass.deploy import registered
 from fedclass.deploy.keys import make_keys
-from fedclass.errors import ConfigError
+from fedclass.errors import ConfigError, RunError
 
 
 def certificate(file: Path) -> x509.Certificate:
@@ -167,7 +170,7 @@ def test_a_site_whose_making_was_interrupted_is_completed(tmp_path: Path) -> Non
         ({"hosts": ["fl.example.org:8443"]}, "--host 'fl.example.org:8443': is neither"),
         ({"hosts": ["300.1.2.3"]}, "--host '300.1.2.3': is neither"),
         ({"hosts": ["fl.example.org"], "days": 0}, "--days 0: a server certificate may be valid for 1 to 3650 days"),
-        ({"sites": ["a"]}, "keys: has no server certificate; tell how sites reach it, e.g. --host fl.example.org"),
+        ({"sites": ["a"]}, "keys: has no server certificate; say how sites reach it, e.g. --host fl.example.org"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_written(
@@ -232,3 +235,47 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> N
     assert done.returncode == 2
     assert done.stderr == "error: this needs Flower: pip install 'fedclass[flower]'\n"
     assert list(tmp_path.iterdir()) == []
+
+
+FLOWER_SAYS = "Using SuperLink: fedclass (127.0.0.1:8000)\n\n{}"  # how Flower 1.41 begins
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("[code: 23] Public key already in use.", "the server knows its key, but .*json does not; restore that file"),
+        (
+            "Connection to the SuperLink is unavailable.",
+            r"\(Connection to .* unavailable\); does `fedclass deploy link`",
+        ),
+    ],
+)
+def test_what_flower_refuses_is_told_in_our_words(tmp_path: Path, answer: str, said: str) -> None:
+    """`flwr` ends with code 0 and says no in JSON; tests/deploy/test_security.py has Flower itself."""
+    keys = make_keys(tmp_path / "keys", hosts=["localhost"], sites=["north"])
+    refusal = json.dumps({"success": False, "error-message": FLOWER_SAYS.format(answer)})
+    with pytest.raises(RunError, match=said) as raised:
+        registered.register(keys, "north", lambda *_: refusal)
+    assert "success" not in str(raised.value)
+    assert registered.registered_nodes(keys.folder) is None
+
+
+def test_a_key_that_cannot_be_registered_is_refused_before_flower_is_asked(tmp_path: Path) -> None:
+    keys = make_keys(tmp_path / "keys", hosts=["localhost"], sites=["north", "south", "west"])
+    (keys.folder / registered.FILE).write_text(json.dumps({"north": 7, "south": None}))
+    keys.public("west").write_text("ssh-ed25519 ?")
+    for site, said in {
+        "north": "its key is registered already; `fedclass deploy keys --rotate north`",
+        "south": "its key was removed, and is refused for good; `fedclass deploy keys --rotate south`",
+        "west": "is not a public key of `fedclass deploy keys`",
+        "east": "does not exist; `fedclass deploy keys --site east` makes it",
+    }.items():
+        with pytest.raises(ConfigError, match=said):
+            registered.register(keys, site, lambda *_: pytest.fail("Flower was asked"))
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="compares with ssh-keygen: install openssh-client")
+def test_a_fingerprint_is_the_one_that_ssh_shows(tmp_path: Path) -> None:
+    public = make_keys(tmp_path / "keys", hosts=["localhost"], sites=["north"]).public("north")
+    shown = subprocess.run(["ssh-keygen", "-lf", str(public)], capture_output=True, text=True, check=True).stdout
+    assert registered.fingerprint(public) == shown.split()[1]

@@ -144,21 +144,43 @@ def test_buttons_need_the_pages_own_form_and_do_what_the_commands_do(client: Bro
     assert all(entry["by"].endswith("by the page") for entry in entries)
 
 
+def browsed(address: str, profile: Path) -> tuple[str, str]:
+    """The page as the browser has it in the end, and what was said in its console."""
+    words = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"]
+    words += ["--disable-background-networking", "--disable-component-update", "--enable-logging=stderr"]
+    words += ["--allow-file-access-from-files", "--virtual-time-budget=3000", f"--user-data-dir={profile}"]
+    done = subprocess.run(
+        [str(CHROMIUM), *words, "--dump-dom", address], capture_output=True, text=True, check=True, timeout=120
+    )
+    return done.stdout, done.stderr
+
+
+FRAME = """<iframe id="frame" src="page.html" style="border: 0; width: 390px; height: 900px"></iframe>
+<pre id="out"></pre>
+<script>onload = () => {
+  const page = frame.contentDocument.documentElement;
+  out.textContent = `needs ${page.scrollWidth} of ${page.clientWidth} pixels`;
+}</script>"""
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a browser; to have it: apt-get install chromium")
 def test_the_page_in_a_browser(root: Path, tmp_path: Path) -> None:
     """No error in its console, everything in its place, no script of a class's name, nothing wider than a phone."""
     port = free_port()
     page = Page(root, "secret", (f"127.0.0.1:{port}",))
-    words = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"]
-    words += ["--disable-background-networking", "--disable-component-update", "--enable-logging=stderr"]
+    with EventLog(root / "events.jsonl") as log:
+        log.write(Warned(message="x" * 200))
     with served(page, port):
-        done = subprocess.run(
-            [str(CHROMIUM), *words, f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000",
-             "--window-size=500,900", "--dump-dom", f"http://127.0.0.1:{port}/?token=secret"],
-            capture_output=True, text=True, check=True, timeout=120,
-        )  # fmt: skip
-    assert "CONSOLE" not in done.stderr
+        shown, said = browsed(f"http://127.0.0.1:{port}/?token=secret", tmp_path / "profile")
+        session = requests.Session()
+        (tmp_path / "page.html").write_text(session.get(f"http://127.0.0.1:{port}/?token=secret").text)
+    assert "CONSOLE" not in said
     for text in ("Next task", "Approve", "online", "away", "set aside", "task 1, round 1 of 5", "90.0 %", "node 7"):
-        assert text in done.stdout, text
-    assert NASTY not in done.stdout
+        assert text in shown, text
+    assert NASTY not in shown
+    (tmp_path / "frame.html").write_text(FRAME)
+    narrow, _ = browsed(f"file://{tmp_path / 'frame.html'}", tmp_path / "profile")
+    found = re.search(r"needs (\d+) of (\d+) pixels", narrow)
+    assert found is not None
+    assert int(found[1]) <= int(found[2]) <= 390

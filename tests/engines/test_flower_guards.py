@@ -52,7 +52,7 @@ def test_an_honest_site_is_listed() -> None:
     ("said", "reason"),
     [
         (Refusal("cannot use its images", lacks=False), "cannot use its images"),
-        (Update(0, 0, 0, {}, 1, {}), "answered with something else than an announcement"),
+        (Update(0, 0, 0, {}, 1, {}), "answered with something other than an announcement"),
         (replace(HONEST, site="../evil"), "calls itself '../evil'; a name has letters, digits, '.', '_' and '-' only"),
         (replace(HONEST, site=""), "calls itself ''; a name has"),
         (replace(HONEST, site="x" * 65), "a name has letters"),
@@ -104,7 +104,7 @@ def test_without_keys_the_later_node_of_a_name_counts() -> None:
     ("said", "reason"),
     [
         (Update(1, 0, 0, {}, 1, {}), "site north: answers for client 1"),
-        (HONEST, "site north: answered with something else than an update"),
+        (HONEST, "site north: answered with something other than an update"),
         (Refusal("no", lacks=False), "site north: no"),
     ],
 )

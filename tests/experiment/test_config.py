@@ -145,7 +145,7 @@ WRONG = {
     "[method]: unknown key 'temprature'; did you mean 'temperature'?": {"method": {"temprature": 3}},
     "unknown key 'trian'; did you mean 'train'?": {"trian": {}},
     "unknown method 'fedclas'; known methods: fedavg, ": {"method": {"name": "fedclas"}},
-    "[partition]: alpha = 0: Input should be greater than 0": {"partition": {"alpha": 0}},
+    "[partition]: alpha = 0: must be above 0": {"partition": {"alpha": 0}},
     "[partition]: alpha = -1.5": {"partition": {"alpha": -1.5}},
     "[partition]: clients = 0": {"partition": {"clients": 0}},
     "[partition]: kind = 'dirichlett'": {"partition": {"kind": "dirichlett"}},
@@ -165,7 +165,7 @@ WRONG = {
     "[data] mean and std: give each one value, or each three": {"data": {"mean": [0.5, 0.5], "std": [0.5, 0.5]}},
     "[data] mean must be in [0, 1] and std in (0, 1]": {"data": {"mean": [120.0], "std": [60.0]}},
     "[data]: mean = 'mesured'": {"data": {"mean": "mesured", "std": "measured"}},
-    "[data]: args = 3: Input should be a valid dictionary": {"data": {"args": 3}},
+    "[data]: args = 3: must be a table": {"data": {"args": 3}},
     "[method]: beta = -1": {"method": {"beta": -1}},
     "seed must be a whole number": {"seed": -1},
     "[train]: must be a table": {"train": 3},
@@ -360,9 +360,9 @@ def test_a_hook_by_its_old_name_is_refused_and_not_ignored(user_module) -> None:
     ("override", "told"),
     [
         ("train.roundz=3", "train.roundz=3: unknown key 'roundz'; did you mean 'rounds'?"),
-        ("train.rounds=0", "train.rounds=0: Input should be greater than or equal to 1"),
+        ("train.rounds=0", "train.rounds=0: must be at least 1"),
         ("trian.rounds=3", "trian.rounds=3: unknown key 'trian'; did you mean 'train'?"),
-        ("method.beta=x", "method.beta=x: Input should be a valid number"),
+        ("method.beta=x", "method.beta=x: must be a number"),
     ],
 )
 def test_a_mistake_in_an_override_is_not_said_to_be_the_recipes(tmp_path, override, told):

@@ -101,7 +101,7 @@ MISTAKES = {
     "method.beta=5 and method.beta=5.0 are the same setting": lambda: expand(
         None, read_sweep(["method.beta=5,5.0"]), seeds=[0], root=Path()
     ),
-    "method.variant=papr: Input should be 'paper', 'paper-literal' or 'released'": lambda: expand(
+    "method.variant=papr: must be 'paper', 'paper-literal' or 'released'": lambda: expand(
         None, read_methods("fedclass:papr"), seeds=[0], root=Path()
     ),
     "method.variant=tuned: that loss is not the paper's: use the method fedclass-tuned": lambda: expand(

@@ -261,7 +261,7 @@ def test_a_backbone_s_own_normalisation_takes_the_place_of_the_data_set_s(
         (["model.name=NAMED:adapted", 'model.args.rank="two"'], r"calling 'NAMED:adapted' with rank failed: TypeError"),
         (["model.args.rank=inf"], r"\[model.args\]: numbers must be finite"),
         (["model.args.since=2024-01-01"], r"settings \[model\]: args = .* valid"),
-        (["model.args=7"], r"model.args=7: Input should be a valid dictionary"),
+        (["model.args=7"], r"model.args=7: must be a table"),
         (["model.args=7", "model.args.rank=2"], r"model.args.rank=2: model.args is not a table"),
         (["model.args.a.b=2"], r"model.args.a.b=2: write it as table.key=value"),
         (["train.args.rank=2"], r"train.args.rank=2: write it as table.key=value"),

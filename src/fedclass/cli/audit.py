@@ -16,18 +16,32 @@ def verify(
         str | None, typer.Option(help="A hash that an earlier `verify` printed and that you kept elsewhere.")
     ] = None,
 ) -> None:
-    """Check that no line was changed, removed or moved. Exit code 1 if one was."""
+    """Check that no line was changed, removed or moved. Exit code 1 if one was, or if the end is missing.
+
+    TAMPERED: a line was changed, removed or moved within the log; that is proven. INCOMPLETE: what is there is as it
+    was written, but the end is missing; a crash of the machine, an old backup or somebody's hand look alike.
+    """
     from fedclass.runs.audit import verify
     from fedclass.runs.counted import counted
 
     found = verify(run, head)
     for flaw in found.flaws:
         typer.echo(f"TAMPERED: {flaw}")
+    for loss in found.lost:
+        typer.echo(f"INCOMPLETE: {loss}")
     if found.torn:
-        typer.echo(f"a crash cut the last line short after {counted(found.torn, 'byte')}; nothing else is missing")
+        typer.echo(
+            f"the last line is not finished ({counted(found.torn, 'byte')}): it is being written now, or a crash cut it short; no "
+            "finished entry is missing"
+        )
     if found.flaws:
         raise typer.Exit(1)
     typer.echo(f"{counted(found.lines, 'entry', 'entries')}, whole and in order; the last is {found.head}")
+    if found.lost:
+        typer.echo(
+            "restore the log and its head from a backup of the server; a hash noted elsewhere (--head) shows more"
+        )
+        raise typer.Exit(1)
     if head is None:
         typer.echo("keep this hash where the server's users cannot write; --head compares it later")
 

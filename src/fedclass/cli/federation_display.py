@@ -1,19 +1,20 @@
 """A federation's status, on a terminal."""
 
-import time
 from collections.abc import Sequence
 
 from rich.table import Table
 from rich.text import Text
 
 from fedclass.cli.display import console
-from fedclass.deploy.status import Status
+from fedclass.deploy.status import Status, ago
 from fedclass.runs.counted import counted
 
 
 def print_status(status: Status) -> None:
     where = f"task {status.task}, round {status.round} of {status.rounds}" if status.task else "no task yet"
-    console.print(f"{status.run}: {status.state}, {where}; server {ago(status.seen)}", highlight=False, markup=False)
+    console.print(
+        f"{status.run}: {status.state}, {where}; server seen {ago(status.seen)}", highlight=False, markup=False
+    )
     if status.failure:
         console.print(f"failed: {status.failure}", style="red", highlight=False, markup=False)
     if status.accuracy is not None:
@@ -53,13 +54,3 @@ def _print(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f} %"
-
-
-def ago(when: float | None) -> str:
-    if when is None:
-        return "never seen"
-    seconds = max(0.0, time.time() - when)
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"

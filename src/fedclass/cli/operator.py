@@ -171,7 +171,13 @@ def register(
     made = make_keys(keys)
     for site in sites:
         node = registered.register(made, site)
-        typer.echo(f"{site}: its key is registered; no other key can use this name (Flower's node {node})")
+        key = registered.fingerprint(made.public(site))
+        typer.echo(
+            f"site {site} is registered: key {key}, node {node}; in every run, its name belongs to this key alone"
+        )
+        if made.private(site).exists():
+            typer.echo(f"next: copy {made.ca} and {made.private(site)} to the site, safely; delete the latter here")
+        typer.echo(f"then, at the site: fedclass site run {site}.toml")
 
 
 def remove(

@@ -36,12 +36,14 @@ def run(
     Example:  fedclass site run hospital-a.toml
     """
     with needs_flower():
+        from fedclass.deploy.settings import SiteSettings
         from fedclass.deploy.site_process import NodeSettings, run_node
 
     def say(text: str) -> None:
         print(text, flush=True)
 
-    run_node(NodeSettings.read(file), insecure=insecure, say=say)
+    settings = NodeSettings.read(file)
+    run_node(settings, SiteSettings.read(settings.site, f"{file} [site]"), insecure=insecure, say=say)
 
 
 @app.command()

@@ -96,7 +96,7 @@ class Admission:
         return name if self.rules.case == "keep" else spellings.setdefault(name.casefold(), name)
 
     def _spellings(self, learned: set[str]) -> dict[str, str]:
-        """How names are spelled that differ in case alone: as it was learned, listed, approved or first announced."""
+        """The spelling of names that differ in case alone: the one learned, listed, approved or announced first."""
         known = [*learned, *self._vocabulary, *sorted(self._decided.approved), *self._since]
         return {name.casefold(): name for name in reversed(known)}
 

@@ -72,7 +72,7 @@ class Announced:
         self.admission = admission
         self.known = Registry()
         self._tell: Tell = lambda _: None
-        self._seen: dict[str, bool] = {}  # whether a site was connected when one last looked
+        self._seen: dict[str, bool] = {}  # whether a site was connected at the last look
         self._image: tuple[int, int, int] | None = None
         self._warned: set[str] = set()
         self._returns = 0  # how often the operator has gone back, as far as it was told
@@ -138,7 +138,7 @@ class Announced:
         self._tell = tell
         while self._early:
             tell(self._early.pop(0))
-        if task < len(self.known.sizes):  # of a run that goes on
+        if task < len(self.known.sizes):  # of a resumed run
             tell(self._sites_known())
             return True
         if self.rules.tasks and task >= self.rules.tasks and not (self.root / NEXT).exists():
@@ -217,7 +217,8 @@ class Announced:
 
     def waits(self, sites: Sequence[str]) -> None:
         """A round waits for these to return."""
-        self._warn(f"a round waits: {self.rules.min_sites} sites are needed (min-sites), and {listed(sites)} is away")
+        away = f"{listed(sites)} {'is' if len(sites) == 1 else 'are'} away"
+        self._warn(f"a round waits: {self.rules.min_sites} sites are needed (min-sites), and {away}")
 
     def site(self, client: int) -> str:
         return self.known.sites[client]
@@ -246,7 +247,7 @@ class Announced:
         for client, (own, expected) in sorted(outliers(reports, here).items()):
             message = (
                 f"task {trial.task + 1}: {self.named(client)} reports that {own:.0f} % of its held-out images are "
-                f"right, and others lead one to expect {expected:.0f} %"
+                f"right, and the other results suggest {expected:.0f} %"
             )
             tell(Warned(message=message))
         return Tested(at_sites) if here is None else Tested(here, at_sites)
@@ -315,7 +316,7 @@ class Announced:
         return self.known.enter(found)
 
     def _tell_changes(self, tell: Tell) -> None:
-        """Which sites have gone, and which have come back, since one last looked."""
+        """Which sites have gone, and which have come back, since the last look."""
         now = {site: site in self.roster.connected() for site in {*self._seen, *self.roster.connected()}}
         for site in sorted(site for site, there in self._seen.items() if now[site] != there):
             tell(SiteChanged(site=site, connected=now[site]))

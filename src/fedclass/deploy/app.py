@@ -63,7 +63,7 @@ def _content(name: str, version: str, config: Mapping[str, Any]) -> dict[str, An
 
 
 def app_flaw(packed: bytes) -> str | None:
-    """In what an app that came from the server differs from those that write_app makes; none if in nothing.
+    """How an app from the server differs from those that write_app makes; None if it does not.
 
     Its name, its version and the values of its configuration may be any. Nothing is unpacked to the disk.
     """
@@ -95,7 +95,7 @@ def app_flaw(packed: bytes) -> str | None:
     if not plain or not isinstance(name, str) or not isinstance(version, str):
         return f"its {FILE} holds values of other kinds"
     if not NAME.fullmatch(name) or not VERSION.fullmatch(version):
-        return "its name or version is none"
+        return "its name or version is not valid"
     components = found["tool"]["flwr"]["app"].get("components")
     ours = _content(name, version, config)
     if components != ours["tool"]["flwr"]["app"]["components"]:

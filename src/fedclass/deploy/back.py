@@ -47,7 +47,7 @@ def _tasks_begun(known: Checkpoints) -> int:
 
 
 def _ended(directory: RunDirectory, tasks: int) -> Checkpoint:
-    """The state in which so many tasks were over."""
+    """The state after so many tasks."""
     kept = Checkpoints(directory.ended(tasks))
     if not kept.numbers():
         raise ConfigError(f"{directory.root}: the end of task {tasks} was not kept; it was learned by an older version")

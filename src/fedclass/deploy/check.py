@@ -33,7 +33,7 @@ class JobRefusedError(ClientError):
 
 @dataclass(frozen=True)
 class Accepted:
-    """A request that has passed all checks, but for a teacher that the site has to find itself."""
+    """A request that has passed all checks, except for a teacher that the site must find itself."""
 
     experiment: Experiment
     build: Callable[[], IncrementalModel]
@@ -77,7 +77,7 @@ def check_federation(federation: object, site: str) -> None:
 
 def check_returns(returns: Sequence[int], site: str) -> None:
     if len(returns) > MOST_TASKS or any(type(task) is not int or not 0 <= task < MOST_TASKS for task in returns):
-        raise JobRefusedError(f"site {site}: cannot go back to tasks that there are none of")
+        raise JobRefusedError(f"site {site}: cannot go back to tasks that do not exist")
 
 
 def accept(plan: Plan, job: Job, settings: SiteSettings, image: tuple[int, int, int] | None) -> Accepted:
@@ -134,7 +134,7 @@ def _check_schedule(plan: Plan) -> None:
         raise ConfigError(f"{len(names)} classes; there must be 1 to {MOST_CLASSES}")
     for name in names:
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
-            raise ConfigError(f"{str(name)[:40]!r} is no name of a class: 1 to {LONGEST_NAME} characters")
+            raise ConfigError(f"{str(name)[:40]!r} is not a class name: use 1 to {LONGEST_NAME} characters")
     if len(set(names)) != len(names):
         raise ConfigError("a class is named twice")
     if len(sizes) > MOST_TASKS or any(type(size) is not int or size < 0 for size in sizes):
@@ -142,7 +142,7 @@ def _check_schedule(plan: Plan) -> None:
     if sum(sizes) != len(names):
         raise ConfigError(f"task_sizes make {sum(sizes)} classes, but {len(names)} are named")
     if odd := [into for into in plan.spelled.values() if not isinstance(into, str) or len(into) > LONGEST_NAME]:
-        raise ConfigError(f"{str(odd[0])[:40]!r} is no name of a class")
+        raise ConfigError(f"{str(odd[0])[:40]!r} is not a class name")
     if strange := set(plan.awaited) - set(names[len(names) - sizes[-1] :]):
         raise ConfigError(f"awaits class {min(map(str, strange))[:40]!r}, which is not new in this task")
 

@@ -10,7 +10,7 @@ CONNECTION = "fedclass"  # its name in Flower's config.toml
 
 
 def superlink(keys: Keys, database: Path, secret: Path, *, port: int) -> list[str]:
-    """The server's part of Flower. It listens on this machine only, and leaves ServerApps to who knows the secret."""
+    """The server's part of Flower. It listens on this machine only. Whoever knows the secret starts ServerApps."""
     return [
         "flower-superlink",
         *("--host", "127.0.0.1", "--port", str(port)),

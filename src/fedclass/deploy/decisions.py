@@ -21,7 +21,7 @@ ANNOUNCED, APPROVALS = "announced.json", "approvals.json"
 
 @dataclass(frozen=True)
 class Decisions:
-    """Names are normal ones. merged: the name that a site uses -> the class that it means."""
+    """Names are normalised. merged: the name that a site uses -> the class that it means."""
 
     approved: frozenset[str] = frozenset()
     rejected: frozenset[str] = frozenset()

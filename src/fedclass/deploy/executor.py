@@ -141,7 +141,7 @@ class Executor:
                 except httpx.HTTPStatusError as error:
                     if error.response.status_code != httpx.codes.UNAUTHORIZED:
                         raise
-                    self.say("the answer came too late: Flower had taken this site for dead meanwhile")
+                    self.say("the answer came too late: Flower had given this site up by then")
 
     def _reply(self, message: Message, run: int, kind: str, app: bytes) -> Message:
         flaw = app_flaw(app) if kind == TaskType.CLIENT_APP else f"it is an app of another kind ({kind})"

@@ -134,7 +134,7 @@ def _server(folder: Path, hosts: Sequence[str], days: int) -> tuple[x509.Certifi
             raise ConfigError(f"{ca_file}: is missing beside server.crt; bring it back, or begin with another --out")
         return server, {}
     if not hosts:
-        raise ConfigError(f"{folder}: has no server certificate; tell how sites reach it, e.g. --host fl.example.org")
+        raise ConfigError(f"{folder}: has no server certificate; say how sites reach it, e.g. --host fl.example.org")
     now = datetime.now(UTC).replace(microsecond=0)
     ca, ca_key, files = _authority(folder, now)
     until = now + timedelta(days=days)

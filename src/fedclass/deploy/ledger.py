@@ -3,15 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedclass.federation.store import Kept
-
-if TYPE_CHECKING:  # needs cryptography, which a store that is not encrypted can do without
-    pass
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,7 @@ class KeptState:
 
 @dataclass(frozen=True)
 class Forgotten:
-    """A class that the owner has had deleted: on which day, and how many exemplars that were."""
+    """A class that the owner has had deleted: on which day, and how many exemplars there were."""
 
     label: str
     date: str

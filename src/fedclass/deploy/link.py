@@ -66,7 +66,7 @@ def introduce(keys: Keys, *, port: int) -> None:
 
 
 class OperatorAlone(NoOpControlAuthnPlugin):
-    """Lets in who shows the token, as the one account there is."""
+    """Lets in whoever shows the token, as the only account."""
 
     def __init__(self, token: str) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ def _watch(keys: Keys, port: int, say: Callable[[str], None]) -> None:
             time.sleep(0.5)
             continue
         if found.status_code == httpx.codes.UNAUTHORIZED:
-            say(f"the server runs on 127.0.0.1:{port}; runs are started by who has {keys.folder / TOKEN} alone")
+            say(f"the server runs on 127.0.0.1:{port}; only whoever has {keys.folder / TOKEN} can start runs")
             return
         say(f"Flower's control port answers without a token ({found.status_code}): ended, for safety")
         os._exit(1)

@@ -21,7 +21,7 @@ def name_flaw(name: str) -> str | None:
 
 
 def normal(name: str) -> str:
-    """Composed as Unicode's NFC; white space at the ends goes, and every run of it becomes one space."""
+    """In Unicode's NFC form, without white space at the ends; every other run of white space becomes one space."""
     return " ".join(unicodedata.normalize("NFC", name).split())
 
 

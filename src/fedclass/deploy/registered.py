@@ -8,20 +8,28 @@ Every run of the server reads it, so that a name belongs to a key whatever run i
 
 import json
 import os
+import re
 import subprocess
 import sys
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+
 from fedclass.deploy import commands
-from fedclass.deploy.keys import Keys, make_keys
+from fedclass.deploy.keys import NOT_A_KEY, Keys, make_keys
 from fedclass.errors import ConfigError, RunError
 from fedclass.runs.layout import write_atomically
 
 FOLDER = "FEDCLASS_KEYS"  # in the environment of what `fedclass deploy link` starts
 FILE = "registered.json"
 SECONDS = 300.0  # that Flower's command may take
+KNOWN_KEY = "[code: 23]"  # Flower's "Public key already in use."
+ASK = "does `fedclass deploy link` run, as this user, and is [superlink.fedclass] in Flower's config.toml?"
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 Flwr = Callable[..., str]
 
 
@@ -44,25 +52,50 @@ def flwr(*words: str) -> str:
         [str(program), *words], env={**commands.QUIET, **os.environ}, capture_output=True, text=True, timeout=SECONDS
     )
     if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split())
-        raise RunError(f"flwr {' '.join(words)}: {said[:500]}; does `fedclass deploy link` run, as this user?")
+        said = " ".join(COLOURS.sub("", done.stderr or done.stdout).split())
+        raise RunError(f"flwr {' '.join(words)}: {said[:500]}; {ASK}")
     return done.stdout
+
+
+def fingerprint(public: Path) -> str:
+    """Of a public key, as `ssh-keygen -l` shows it."""
+    try:
+        key = load_ssh_public_key(public.read_bytes())
+    except FileNotFoundError:
+        raise ConfigError(f"{public}: does not exist; `fedclass deploy keys --site {public.stem}` makes it") from None
+    except (OSError, *NOT_A_KEY):
+        raise ConfigError(
+            f"{public}: is not a public key of `fedclass deploy keys`; bring back the right file"
+        ) from None
+    wire = b64decode(key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).split()[1])
+    return f"SHA256:{b64encode(sha256(wire).digest()).decode().rstrip('=')}"
 
 
 def register(keys: Keys, site: str, call: Flwr = flwr) -> int:
     """Let a site's key in, under its name; returns Flower's number of it."""
     known = dict(registered_nodes(keys.folder) or {})
-    if known.get(site) is not None:
-        raise ConfigError(
-            f"{site}: its key is registered already; `fedclass deploy keys --rotate {site}` gives it another one"
-        )
-    if not keys.public(site).exists():
-        raise ConfigError(f"{keys.public(site)}: not there; `fedclass deploy keys --site {site}` makes it")
+    another = f"`fedclass deploy keys --rotate {site}` gives it another one"
+    if site in known:
+        state = "was removed, and is refused for good" if known[site] is None else "is registered already"
+        raise ConfigError(f"{site}: its key {state}; {another}")
+    fingerprint(keys.public(site))
+    node = _registered(keys, site, call)
+    _write(keys, known | {site: node})
+    return node
+
+
+def _registered(keys: Keys, site: str, call: Flwr) -> int:
+    """The number that Flower gives to a site's key."""
     said = json.loads(call(*commands.register(keys, site)[1:], "--format", "json"))
-    if "node-id" not in said:
-        raise RunError(f"{site}: Flower has not registered its key ({said})")
-    _write(keys, known | {site: int(said["node-id"])})
-    return int(said["node-id"])
+    if "node-id" in said:
+        return int(said["node-id"])
+    reason = str(said.get("error-message", said)).strip().splitlines()[-1]
+    if KNOWN_KEY in reason:
+        raise RunError(
+            f"{site}: the server knows its key, but {keys.folder / FILE} does not; restore that file from a backup, or "
+            "make a key for another name: fedclass deploy keys --site NAME"
+        )
+    raise RunError(f"{site}: Flower has not registered its key ({reason.rstrip('.')}); {ASK}")
 
 
 def remove(keys: Keys, site: str, call: Flwr = flwr) -> None:
@@ -88,8 +121,7 @@ def rotate(keys: Keys, site: str, call: Flwr = flwr) -> Path:
     keys.private(site).unlink(missing_ok=True)
     try:
         make_keys(keys.folder, sites=[site])
-        said = json.loads(call(*commands.register(keys, site)[1:], "--format", "json"))
-        node = int(said["node-id"])
+        node = _registered(keys, site, call)
     except BaseException:
         away.replace(old)
         keys.private(site).unlink(missing_ok=True)

@@ -47,7 +47,7 @@ def _to_log(text: str) -> None:
 def respond(frame: Frame, open_site: "Callable[[], Site]", say: Callable[[str], None] = _to_log) -> Frame:
     """Do what the frame asks, if it may be asked; a refusal is an answer too.
 
-    What is wrong with the site's images is said here and not to the server: it would name files.
+    What is wrong with the site's images is said here and not to the server: the words would name files.
     """
     from fedclass.deploy.site import MissingAttachmentError
     from fedclass.engines.flower import codec

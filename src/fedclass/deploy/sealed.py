@@ -1,4 +1,4 @@
-"""Files that only who has the key can read: AES-256-GCM, each with a nonce of its own and bound to its name.
+"""Files that only the holder of the key can read: AES-256-GCM, each with a nonce of its own and bound to its name.
 
 Against whoever gets the disk or a backup without the key. Not against whoever runs code as the site's user: the key is
 readable there.
@@ -11,7 +11,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from fedclass.deploy.site_store import SEALED
+from fedclass.deploy.store_files import SEALED
 from fedclass.errors import ConfigError
 
 KEY, NONCE = 32, 12  # bytes

@@ -49,9 +49,11 @@ SENT = ("seed", "memory", "model", "train", "optimizer", "server", "method")
 class ServerSettings:
     """The configuration of an app: [tool.flwr.app.config] in its pyproject.toml, where underscores are hyphens."""
 
-    recipe: Annotated[str, Field(description="as of `fedclass run`; a file is one of the server's machine")] = ""
-    set: Annotated[str, Field(description="overrides, as of --set, separated by spaces")] = ""
-    out: Annotated[str, Field(description="run directory on the server's machine; a run begun there goes on")] = ""
+    recipe: Annotated[str, Field(description="as for `fedclass run`; a file is on the server's machine")] = ""
+    set: Annotated[str, Field(description="overrides, as for --set, separated by spaces")] = ""
+    out: Annotated[
+        str, Field(description="run directory on the server's machine; an unfinished run there is resumed")
+    ] = ""
     classes_from: Annotated[
         Literal["sites", "recipe"],
         Field(description='"sites": what they announce; "recipe": its tasks, at sites made by `fedclass deploy split`'),
@@ -83,8 +85,8 @@ class ServerSettings:
     test_at: Annotated[
         Literal["sites", "server", "both"], Field(description="whose test images say how good the model is")
     ] = "sites"
-    test_data: Annotated[str, Field(description="the server's: a folder as of data.name=folder, or an .npz file")] = ""
-    changed_code: Annotated[bool, Field(description="go on with a run although code has changed since")] = False
+    test_data: Annotated[str, Field(description="the server's: a folder as for data.name=folder, or an .npz file")] = ""
+    changed_code: Annotated[bool, Field(description="resume a run although code has changed since")] = False
     pin_nodes: Annotated[
         bool, Field(description="a site's name belongs to the node that used it first; needs nodes with keys")
     ] = True
@@ -93,7 +95,7 @@ class ServerSettings:
     def read(cls, config: Mapping[str, Any]) -> "ServerSettings":
         where = "the app's configuration"
         table = {key.replace("-", "_"): value for key, value in config.items()}
-        settings: ServerSettings = read_table(cls, table, where)
+        settings: ServerSettings = read_table(cls, table, where, hyphens=True)
         if not settings.out or not Path(settings.out).expanduser().is_absolute():
             raise ConfigError(f"{where}: out = {settings.out!r}: give the whole path of a run directory, on the server")
         if settings.test_at != "sites" and settings.classes_from == "sites" and not settings.test_data:
@@ -122,7 +124,7 @@ class ServerSettings:
         return made
 
     def check_here(self) -> None:
-        """Whether a server on this machine has all that it will need; ConfigError or RunError if not."""
+        """Check that a server on this machine has all that it needs; ConfigError or RunError if not."""
         made = self.experiment()
         made.build((image_of(self.image_size) or (64, 64, 3))[:2])
         if self.admission.vocabulary is not None:
@@ -159,7 +161,7 @@ class ServerSettings:
 
 
 def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None] = lambda _: None) -> dict[str, Any]:
-    """Carry out, or go on with, the run that an app's configuration describes; returns its summary."""
+    """Carry out, or resume, the run that an app's configuration describes; returns its summary."""
     settings = ServerSettings.read(config)
     experiment = settings.experiment()
     directory = RunDirectory(Path(settings.out).expanduser())
@@ -255,7 +257,7 @@ def _curriculum(
 
 
 def _found_out(root: Path) -> Mapping[str, Any]:
-    """What a run that goes on knows of its sites: to whom names belong, and how large images are."""
+    """What a resumed run knows of its sites: to whom names belong, and how large images are."""
     known = Checkpoints(RunDirectory(root).checkpoints)
     for number in reversed(known.numbers()):
         with contextlib.suppress(RunError):  # of a damaged one the run itself will tell

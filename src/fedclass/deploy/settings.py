@@ -1,7 +1,8 @@
 """What the owner of a site decides: where its images are, what it keeps, what it tells, what it runs."""
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -10,7 +11,7 @@ from pydantic import Field, StrictBool
 
 from fedclass.errors import ConfigError
 from fedclass.experiment.setup import check_device
-from fedclass.schema import read_table
+from fedclass.schema import TableError, read_table, table_faults
 
 Announce = Literal["names", "rounded", "exact"]
 
@@ -47,37 +48,85 @@ class SiteSettings:
     store_key: Path | None = None
 
     def __post_init__(self) -> None:
-        if not FILE_NAME.fullmatch(self.name):
-            raise ConfigError(
-                f"site: name = {self.name!r}: use 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or "
-                "digit"
-            )
-        if not (self.data.is_dir() or (self.data.is_file() and self.data.suffix == ".npz")):
-            fault = "is neither a folder nor an .npz file" if self.data.exists() else "is not there"
-            raise ConfigError(f"site {self.name}: data = {self.data}: {fault}; name the folder with the site's images")
-        if self.store.exists() and not self.store.is_dir():
-            raise ConfigError(f"site {self.name}: store = {self.store}: is not a folder; name a folder, new or old")
-        if self.store.resolve().is_relative_to(self.data.resolve()):
-            raise ConfigError(
-                f"site {self.name}: store = {self.store}: lies within data, where folders are classes; move it out"
-            )
-        image_of(self.resize, f"site {self.name}: resize")
-        for allowed in self.allow:
-            if not re.fullmatch(r"[\w.]+:\w+", allowed):
-                raise ConfigError(f"site {self.name}: allow = {allowed!r}: write package.module:name")
-        check_device(self.device, where=f"site {self.name}: device")
+        for _, told in _faults(vars(self)):
+            raise ConfigError(f"site {self.name}: {told}")
 
     @classmethod
-    def read(cls, mapping: Mapping[str, Any]) -> Self:
+    def read(cls, mapping: Mapping[str, Any], where: str = "site") -> Self:
         """From a node's configuration: flat, kebab-case keys, plain values; `allow` is separated by commas."""
-        table = {key.replace("-", "_"): value for key, value in mapping.items()}
-        for name in ("data", "store", "store_key"):
-            if isinstance(table.get(name), str):
-                table[name] = _path(table[name], name)
-        if isinstance(table.get("allow"), str):
-            table["allow"] = tuple(part.strip() for part in table["allow"].split(",") if part.strip())
-        settings: Self = read_table(cls, table, "site")
+        settings: Self = read_table(cls, site_table(mapping), where)
         return settings
+
+    @classmethod
+    def faults(cls, mapping: Mapping[str, Any], where: str = "site") -> dict[str, str]:
+        """All that `read` would refuse, by key."""
+        table = site_table(mapping)
+        found = {fault.key: str(fault) for fault in table_faults(cls, table, where) if isinstance(fault, TableError)}
+        return found | {key: f"{where}: {told}" for key, told in _faults(table, found)}
+
+
+def site_table(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """A node's configuration with keys as in SiteSettings, paths as such, and `allow` as a tuple."""
+    table = {key.replace("-", "_"): value for key, value in mapping.items()}
+    for name in ("data", "store", "store_key"):
+        if isinstance(table.get(name), str):
+            with contextlib.suppress(RuntimeError):  # ~USER, and there is no such user: checked below
+                table[name] = Path(table[name]).expanduser()
+    if isinstance(table.get("allow"), str):
+        table["allow"] = tuple(part.strip() for part in table["allow"].split(",") if part.strip())
+    return table
+
+
+def _faults(table: Mapping[str, Any], odd: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+    """Keys with a value that cannot be used, and why.  odd: keys whose value has not even the right type."""
+    for key, check in CHECKS.items():
+        if key in table and key not in odd:
+            try:
+                check(table[key])
+            except ConfigError as error:
+                yield key, str(error)
+    if not {"data", "store"} & set(odd) and {"data", "store"} <= set(table):
+        data, store = Path(table["data"]), Path(table["store"])
+        if store.resolve().is_relative_to(data.resolve()):
+            yield "store", f"store = {store}: lies within data, where folders are classes; move it out"
+
+
+def _check_name(name: str) -> None:
+    if not FILE_NAME.fullmatch(name):
+        raise ConfigError(
+            f"name = {name!r}: use 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+        )
+
+
+def _check_data(data: str | Path) -> None:
+    path = Path(data)
+    if not (path.is_dir() or (path.is_file() and path.suffix == ".npz")):
+        fault = "is neither a folder nor an .npz file" if path.exists() else "does not exist"
+        raise ConfigError(f"data = {data}: {fault}; name the folder with the site's images")
+
+
+def _check_store(store: str | Path) -> None:
+    path = Path(store)
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"store = {store}: is not a folder; name a folder, existing or new")
+    if str(store).startswith("~"):
+        raise ConfigError(f"store = {store}: there is no such user; write the whole path")
+
+
+def _check_allow(names: Sequence[str]) -> None:
+    for name in names:
+        if not re.fullmatch(r"[\w.]+:\w+", name):
+            raise ConfigError(f"allow = {name!r}: write package.module:name")
+
+
+CHECKS: dict[str, Callable[[Any], object]] = {
+    "name": _check_name,
+    "data": _check_data,
+    "store": _check_store,
+    "resize": lambda size: image_of(size, "resize"),
+    "allow": _check_allow,
+    "device": lambda name: check_device(name, where="device"),
+}
 
 
 def image_of(size: str, key: str = "image-size") -> tuple[int, int, int] | None:
@@ -88,10 +137,3 @@ def image_of(size: str, key: str = "image-size") -> tuple[int, int, int] | None:
     if found is None or not int(found[1]) or not int(found[2]):
         raise ConfigError(f"{key} = {size!r}: write HEIGHTxWIDTHxCHANNELS, such as 64x64x3 (1: gray, 3: colour)")
     return int(found[1]), int(found[2]), int(found[3])
-
-
-def _path(text: str, name: str) -> Path:
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:
-        raise ConfigError(f"site: {name} = {text!r}: {error}") from error

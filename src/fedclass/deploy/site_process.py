@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +28,7 @@ from fedclass.deploy.site_store import federations
 from fedclass.engines.flower.frames import Frame
 from fedclass.errors import ConfigError
 from fedclass.runs.layout import write_atomically
-from fedclass.schema import read_table, read_toml
+from fedclass.schema import TableError, read_table, read_toml, table_faults
 
 PAUSES = (2.0, 5.0, 10.0, 20.0)  # seconds before it is started again; the last one from then on
 LONG = 60.0  # seconds after which a start counts as one that has worked
@@ -36,6 +36,8 @@ ENDING = 10.0  # seconds that the SuperNode gets to end
 LOOK = 0.5  # seconds between two looks whether it lives
 SECRET, FLOWER_LOG = ".secret", ".flower.log"  # in the store; no federation is called so
 MOST_LOG = 1 << 20  # bytes of Flower's own log, then it begins anew
+
+FILES = ("ca", "key", "trusted")  # keys of a site's file that name files
 
 Say = Callable[[str], None]
 
@@ -57,34 +59,51 @@ class NodeSettings:
 
     @classmethod
     def read(cls, path: Path) -> "NodeSettings":
+        table = cls.table(path)
+        for fault in cls.faults(table, path).values():
+            raise ConfigError(fault)
+        settings: NodeSettings = read_table(cls, table, str(path))
+        return settings
+
+    @staticmethod
+    def table(path: Path) -> dict[str, Any]:
+        """What the file says, with whole paths."""
         try:
             table = read_toml(path)
         except OSError as error:
-            raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-        for key in ("superlink", "site"):
-            if key not in table:
-                raise ConfigError(f"{path}: {key} is missing; docs/deploy.md shows such a file")
-        for key in ("ca", "key", "trusted"):
-            if given := table.get(key):
-                table[key] = str((path.parent / Path(str(given)).expanduser()).absolute())
-                if not Path(table[key]).is_file():
-                    raise ConfigError(f"{path}: {key} = {given!r}: no such file")
-        if isinstance(table["site"], dict):
+            raise ConfigError(f"{path}: cannot be read ({error.strerror}); docs/deploy.md shows such a file") from error
+        for key in FILES:
+            if isinstance(given := table.get(key), str) and given:
+                table[key] = str((path.parent / Path(given).expanduser()).absolute())
+        if isinstance(table.get("site"), dict):
             for key in ("data", "store", "store_key", "store-key"):
                 given = table["site"].get(key)
                 if isinstance(given, str) and given and not given.startswith("~"):
                     table["site"][key] = str((path.parent / given).absolute())
-        settings: NodeSettings = read_table(cls, table, str(path))
-        return settings
+        return table
+
+    @classmethod
+    def faults(cls, table: Mapping[str, Any], path: Path) -> dict[str, str]:
+        """All that `read` would refuse, by key."""
+        known = [fault for fault in table_faults(cls, table, str(path)) if isinstance(fault, TableError)]
+        found = {fault.key: str(fault) for fault in known}
+        for key in {"superlink", "site"} - set(table):
+            found[key] += "; docs/deploy.md shows such a file"
+        for key in (key for key in FILES if table.get(key) and key not in found):
+            if not Path(table[key]).is_file():
+                found[key] = f"{path}: {key} = {table[key]}: there is no such file"
+        return found
 
 
 def check_private(key: Path) -> None:
     """A key that others can read is not only this site's."""
     if key.stat().st_mode & 0o077:
-        raise ConfigError(f"{key}: others can read this private key; chmod 600 {key}, and think of a new one")
+        raise ConfigError(
+            f"{key}: others can read this private key; chmod 600 {key}, and ask for a new one if anyone has read it"
+        )
 
 
-def run_node(settings: NodeSettings, *, insecure: bool, say: Say) -> None:
+def run_node(settings: NodeSettings, config: SiteSettings, *, insecure: bool, say: Say) -> None:
     """Until the process is ended. Flower's SuperNode is started again whenever it ends by itself.
 
     It does so when the server is away for long, and a node with a key that was killed is not let in for a minute.
@@ -95,14 +114,13 @@ def run_node(settings: NodeSettings, *, insecure: bool, say: Say) -> None:
             "a site needs ca and key in its file, for TLS and to show who it is (`fedclass deploy keys` makes them); "
             "--insecure does without, in plain text"
         )
-    config = SiteSettings.read(settings.site)
     if settings.key and not insecure:
         check_private(Path(settings.key))
     os.umask(0o077)  # whatever is written from here on is the owner's alone
     log = Log(say)
     site = Site(config, log)
     if insecure:
-        log("warning: plain text; whoever is on the way can read and change what is sent")
+        log("warning: plain text; anyone on the network path can read and change what is sent")
     with alone(config):
         secret = secrets.token_bytes(32)
         write_atomically(config.store / SECRET, secret, mode=0o600)
@@ -121,7 +139,7 @@ def run_node(settings: NodeSettings, *, insecure: bool, say: Say) -> None:
                 pause = PAUSES[min(ends, len(PAUSES)) - 1] if ends else PAUSES[0]
                 if not insecure:
                     reason = clock_fault(ahead_of(settings.superlink, settings.ca)) or reason
-                log(f"the connection to {settings.superlink} ended ({reason}); once more in {pause:.0f} s")
+                log(f"the connection to {settings.superlink} ended ({reason}); trying again in {pause:.0f} s")
                 time.sleep(pause)
 
 

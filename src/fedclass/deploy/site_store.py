@@ -10,17 +10,15 @@
       followed.json             names that the server uses for classes of the site, and how often it has gone back
       forgotten.json            classes and images that the owner has had deleted; they stay out of this federation
 
-Tasks count from 0. Every file says its own SHA-256, and is written atomically. Callers hold the lock while they write.
-With a seal, all of them are encrypted; what was written without one is read, and encrypted by `seal_all`.
+Tasks count from 0. Callers hold the lock while they write.
 """
 
 import contextlib
-import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -31,32 +29,21 @@ from safetensors.torch import load, save
 import fedclass
 from fedclass.deploy.hashed import closed, opened, whole
 from fedclass.deploy.ledger import Entry, Forgotten, KeptState, today
+from fedclass.deploy.store_files import LOST, OWNER_ONLY, StoreFiles
 from fedclass.errors import ClientError
 from fedclass.federation.store import Kept
 from fedclass.models.weights import plain
-from fedclass.runs.layout import write_atomically
-from fedclass.schema import json_sha256, read_record
+from fedclass.schema import read_record
 from fedclass.wire import Tensors, Weights, sha256
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-    # needs cryptography, which a store that is not encrypted can do without
+if TYPE_CHECKING:  # needs cryptography
     from fedclass.deploy.sealed import Seal
 
-LOST = {  # with a file, by how its name begins
-    "state": "exemplars are then chosen anew from the images that are still there",
-    "task": "its images then count as new",
-    "forgotten": "the classes it names may then come back",
-}
 STATES = 3  # of the last tasks, or rounds: a server may go back to an earlier checkpoint
 ATTACHED = 2  # of each kind
-OWNER_ONLY = 0o600
-SEALED = b"fedclass sealed 1\n"  # how an encrypted file begins
 
 Arrival = tuple[str, str]  # class, SHA-256 of the pixels
 Attachment = Literal["teacher", "broadcast"]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -108,9 +95,8 @@ def federations(store: Path, seal: "Seal | None" = None) -> list["FederationFold
     return [FederationFolder(path.parent, seal) for path in sorted(store.glob("*/site.json"))]
 
 
-class FederationFolder:
-    def __init__(self, root: Path, seal: "Seal | None" = None) -> None:
-        self.root, self.seal = root, seal
+class FederationFolder(StoreFiles):
+    """All that a site keeps of one federation."""
 
     def claim(self, site: str) -> None:
         """Two sites with one store would take each other's exemplars for their own."""
@@ -306,7 +292,7 @@ class FederationFolder:
             part.unlink()
 
     def drop(self, wanted: Callable[[Entry], bool]) -> int:
-        """Delete the exemplars that are not wanted from all states; returns how many different ones that were."""
+        """Delete the exemplars that are not wanted from all states; returns how many distinct ones there were."""
         gone = set[str]()
         for state in [self.state(tasks) for tasks in self.states()]:
             left = state.keeping(wanted)
@@ -324,7 +310,7 @@ class FederationFolder:
         return gone
 
     def forget(self, label: str) -> int:
-        """Delete a class from all states and lists, for good; returns how many different exemplars that were.
+        """Delete a class from all states and lists, for good; returns how many distinct exemplars there were.
 
         label: the site's own name of it, or the server's.
         """
@@ -359,7 +345,7 @@ class FederationFolder:
         return gone
 
     def describe(self) -> dict[str, Any]:
-        """What there is, for the owner to see. Tasks count from 0."""
+        """What is kept, for the owner to see. Tasks count from 0."""
         states = self.states()
         ledger = self.state(states[-1]).ledger if states else ()
         exemplars = []
@@ -384,49 +370,6 @@ class FederationFolder:
         """All that any state or list names."""
         named = {label for tasks in self.states() for label in self.state(tasks).classes}
         return sorted(named | {label for task in self.tasks() for label, _ in self._listed(task)})
-
-    # Files.
-
-    def _numbers(self, pattern: str) -> list[int]:
-        found = (re.search(r"-(\d{4,})\.", path.name) for path in self.root.glob(pattern))
-        return sorted(int(match[1]) for match in found if match)
-
-    def _write(self, path: Path, content: bytes) -> None:
-        sealed = content if self.seal is None else self.seal.close(content, path.name)
-        write_atomically(path, sealed, mode=OWNER_ONLY)
-
-    def _read(self, path: Path) -> bytes:
-        content = path.read_bytes()
-        if not content.startswith(SEALED):
-            return content
-        if self.seal is None:
-            raise ValueError("it is encrypted; name the key, the site's setting store_key")
-        return self.seal.open(content, path.name)
-
-    def seal_all(self) -> int:
-        """Encrypt what is not; returns how many files that were."""
-        plain = [path for path in self.root.glob("*.*") if not path.name.startswith(".") and path.suffix != ".part"]
-        found = [path for path in plain if not path.read_bytes().startswith(SEALED)]
-        for path in found:
-            self._write(path, path.read_bytes())
-        return len(found)
-
-    def _write_json(self, path: Path, record: "DataclassInstance") -> None:
-        content = asdict(record)
-        self._write(path, json.dumps({"sha256": json_sha256(content), **content}, indent=1).encode())
-
-    def _read_json(self, path: Path, kind: type[T]) -> T:
-        try:
-            content = read_record(dict[str, Any], json.loads(self._read(path)))
-            if content.pop("sha256") != json_sha256(content):
-                raise ValueError("it does not match its SHA-256")
-            return read_record(kind, content)
-        except (OSError, ValueError, KeyError) as error:
-            raise self._damaged(path, error) from error
-
-    def _damaged(self, path: Path, error: Exception) -> ClientError:
-        lost = LOST.get(path.name.split("-")[0].split(".")[0], "it is then written anew")
-        return ClientError(f"{path}: damaged ({error}); restore it from a backup, or remove it ({lost})")
 
 
 def _understood(path: Path, content: dict[str, Any]) -> _AboutState:

@@ -53,12 +53,12 @@ def outliers(reports: Mapping[int, Counts], here: Counts | None = None) -> dict[
 
 
 def _rates(counts: Counts) -> NDArray[np.float64]:
-    """By class, the share of right ones; NaN without images."""
+    """By class, the share that is right; NaN without images."""
     images = counts.sum(axis=1)
     return np.where(images > 0, counts.diagonal() / np.maximum(images, 1), np.nan)
 
 
 def _median(rates: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """By class, over those who have images of it; NaN if nobody has."""
+    """By class, over the sites that have images of it; NaN if none has."""
     columns = (column[np.isfinite(column)] for column in np.stack(rates).T)
     return np.array([np.median(column) if len(column) else np.nan for column in columns])

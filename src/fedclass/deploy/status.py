@@ -144,7 +144,7 @@ def _take_in_of_sites(event: Event, sites: dict[str, SiteStatus], classes: list[
 
 
 def _site(sites: dict[str, SiteStatus], names: list[str], client: int) -> SiteStatus:
-    """Of a client's number; with the tasks of a recipe, sites have no other name."""
+    """The site of a client's number; with the tasks of a recipe, sites have no other name."""
     name = names[client] if client < len(names) else f"client {client}"
     return sites.setdefault(name, SiteStatus(name))
 
@@ -158,6 +158,17 @@ def _add_presence(status: Status, sites: dict[str, SiteStatus], presence: Mappin
     status.silent = dict(presence.get("silent", {})) if alive else {}
     if not alive and status.state in ("waiting", "learning"):
         status.state = "stopped"
+
+
+def ago(when: float | None) -> str:
+    """For people.  when: in seconds since 1970."""
+    if when is None:
+        return "never"
+    seconds = max(0.0, time.time() - when)
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
 
 
 def metrics(status: Status) -> str:

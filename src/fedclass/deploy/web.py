@@ -9,7 +9,6 @@ Host and Origin must be this server's own, so that no foreign name can lead here
 import hmac
 import secrets
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +22,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from fedclass.deploy.decisions import decide
-from fedclass.deploy.status import metrics, read_status
+from fedclass.deploy.status import ago, metrics, read_status
 from fedclass.deploy.words import say_finish, say_next
 from fedclass.errors import ConfigError, FedclassError
 from fedclass.runs.audit import operator
@@ -38,13 +37,6 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 TEMPLATES = jinja2.Environment(loader=jinja2.PackageLoader("fedclass.deploy"), autoescape=True, trim_blocks=True)
-
-
-def ago(when: float | None) -> str:
-    if when is None:
-        return "never"
-    seconds = max(0.0, time.time() - when)
-    return f"{seconds:.0f} s ago" if seconds < 120 else f"{seconds / 60:.0f} min ago"
 
 
 class Page:
@@ -140,7 +132,7 @@ class Page:
 
 
 def serve_page(root: Path, *, port: int, say: Callable[[str], None]) -> None:
-    """Until the process is ended. say: where the page is; whoever reads this may decide."""
+    """Until the process is ended. say: prints the page's address; whoever knows it may decide."""
     read_status(root)  # a mistake is told here
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

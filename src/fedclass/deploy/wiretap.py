@@ -9,7 +9,7 @@ from typing import Self
 
 
 class Wiretap:
-    """Connections to `port` go on to `target`, to be set before the first one comes; who comes too early is let go.
+    """Connections to `port` go on to `target`, to be set before the first; one that comes earlier is closed.
 
     up, down: bytes from and to those who connect.  sent: what they have sent, if it is kept.
     """

@@ -1,4 +1,4 @@
-"""The operator's words to a federation, from wherever they are said; each is written down with who said it."""
+"""The operator's commands to a federation, from the command line or the page; each is logged with who gave it."""
 
 from pathlib import Path
 

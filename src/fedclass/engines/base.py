@@ -22,7 +22,7 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Tests(Protocol):
-    """An engine whose processes have the test images too. With any other one, whoever asks tests the model himself."""
+    """An engine whose processes have the test images too. With any other engine, the caller tests the model itself."""
 
     def test(self, parts: Sequence[Part]) -> Iterator[Counts]:
         """What each part counts; in any order, since they are added up."""

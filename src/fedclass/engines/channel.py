@@ -16,8 +16,8 @@ class Channel:
     """One end of a channel, on which at most as many objects are under way in each direction as there are files for it.
 
     An object lies in a file without a name; the pipe carries only a few bytes that say so, and never fills. So no end
-    waits for the other one to read, and both may send large objects at the same time. Who sends must know that the
-    object before the last `len(sends)` ones has been received.
+    waits for the other one to read, and both may send large objects at the same time. The sender must
+    know that the object it sent `len(sends)` objects ago has been received.
     """
 
     def __init__(self, connection: "Connection[bytes, bytes]", sends: list[int], receives: list[int]) -> None:

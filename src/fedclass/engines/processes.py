@@ -36,7 +36,7 @@ from fedclass.wire import Job, Update, Weights
 
 AHEAD = 64  # jobs given out before the oldest of them is done; that many updates wait in memory at most
 TRIES = 3  # for a job whose worker dies
-QUEUE = 2  # jobs a worker may have: one that it does, and one to go on with while this process hears of the first
+QUEUE = 2  # jobs a worker may have: the one it does, and one to go on with until this process has received the first
 SHORT = 0.5  # seconds; a worker with longer jobs gets one at a time, so that all end together
 SHARED = ("weights", "teacher", "broadcast")  # fields of jobs that hold tensors which many of them share
 
@@ -252,7 +252,7 @@ def _why(process: BaseProcess) -> str:
     code = process.exitcode or 0
     if code < 0:
         return f"signal {-code}; if memory is short, use fewer workers"
-    return f"exit code {code}, for what it printed"
+    return f"exit code {code}; its output says why"
 
 
 # In the worker.

@@ -38,7 +38,7 @@ def be_nice(by: int) -> None:
     if not 0 <= by <= 19:
         raise ConfigError(f"nice = {by}: must be from 0 to 19")
     if by and not hasattr(os, "nice"):
-        raise ConfigError("nice: this system has no such thing; leave it out")
+        raise ConfigError("nice: this system does not have it; leave it out")
     if by:
         os.nice(by)
 

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedclass.errors import ConfigError
 from fedclass.runs.layout import write_atomically
+from fedclass.schema import in_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ def read_best(path: Path) -> dict[str, Best]:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{path}: {where}: {first['msg']}; `fedclass sweep --save` writes such files") from error
+        raise ConfigError(f"{path}: {where}: {in_words(first)}; `fedclass sweep --save` writes such files") from error
 
 
 def save_best(path: Path, method: str, best: Best) -> None:

@@ -4,9 +4,10 @@
                       line itself without this field
     RUN/audit.head    the number and hash of the last line, written after it
 
-Going back, resuming or a crash never shortens the log. A line cut short by a crash can be told from a changed one: it
-is the last line, and has no end of line. A user with write access to the folder could write a whole new chain; a copy
-of the head that is kept elsewhere reveals that (`fedclass audit verify --head`).
+Going back, resuming or a crash never shortens it. A change within the chain can be proven. Of what is missing at its
+end, it can be proven that it is missing, as long as the head names it, but not why. A user with write access to the
+folder could write a whole new chain, or shorten chain and head; a copy of the head that is kept elsewhere shows that
+(`fedclass audit verify --head`).
 """
 
 import getpass
@@ -92,20 +93,22 @@ def _digest(entry: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """lines: how many are whole.  head: the hash of the last.  flaws: what was tampered with, in words.
-    torn: bytes of a last line that a crash cut short.
+    """lines: how many are whole.  head: the hash of the last.  flaws: what was changed, removed or moved, in words.
+    lost: what is missing at the end, in words: whether a crash or somebody took it cannot be told.  torn: bytes of a
+    last line without an end that was never finished, or is being written.
     """
 
     lines: int
     head: str
     flaws: list[str]
+    lost: list[str]
     torn: int
 
 
 def verify(root: Path, head: str | None = None) -> Verdict:
-    """Check every line. head: a hash kept elsewhere, which must be in the chain."""
-    content = _content(root)
-    *lines, torn = content.split(b"\n")
+    """Look at every line. head: a hash that was noted elsewhere, and must be one of the chain's."""
+    noted = _noted(root)  # before the log, so that entries which are added meanwhile are later ones
+    *lines, torn = _content(root).split(b"\n")
     flaws, hashes, previous, expected = list[str](), {FIRST: 0}, FIRST, 1
     for at, line in enumerate(lines, start=1):
         try:
@@ -121,34 +124,47 @@ def verify(root: Path, head: str | None = None) -> Verdict:
             flaws.append(_gap(at, number, expected))
         hashes[own] = number
         previous, expected = own, number + 1
-    flaws += _head_flaws(root, hashes, head)
-    return Verdict(len(lines), previous, flaws, len(torn))
+    if head is not None and head not in hashes:
+        flaws.append(
+            f"the chain has no entry {head[:12]}..., which was noted elsewhere: it was written anew, or its end removed"
+        )
+    lost = _lost(noted, hashes, expected, len(torn))
+    return Verdict(len(lines), previous, flaws, lost, 0 if lost else len(torn))
 
 
 def _gap(at: int, number: int, expected: int) -> str:
     if number > expected:
-        gone = f"entry {expected}" if number == expected + 1 else f"entries {expected} to {number - 1}"
-        return f"line {at} (entry {number}) does not follow the line before it: {gone} was removed or moved"
+        one = number == expected + 1
+        gone = f"entry {expected} was" if one else f"entries {expected} to {number - 1} were"
+        return f"line {at} (entry {number}) does not follow the line before it: {gone} removed or moved"
     if number < expected:
         return f"line {at} (entry {number}) is out of order: entry {expected} was expected"
     return f"line {at} (entry {number}) does not follow the line before it: one of them was replaced"
 
 
-def _head_flaws(root: Path, hashes: Mapping[str, int], head: str | None) -> list[str]:
-    flaws = []
+def _noted(root: Path) -> tuple[int, str] | str:
+    """Number and hash of the last entry, as noted in the file beside the log; or why there is none."""
     try:
-        noted = json.loads((root / HEAD).read_bytes())
-        if hashes.get(noted["sha256"]) != noted["number"]:
-            flaws.append(
-                f"entry {noted['number']}, the last that was written, is not there: lines were removed at the end"
-            )
+        table = json.loads((root / HEAD).read_bytes())
+        return int(table["number"]), str(table["sha256"])
     except FileNotFoundError:
-        flaws.append(f"{HEAD} is missing: lines may have been removed at the end")
+        return f"{HEAD} is missing"
     except (OSError, ValueError, KeyError, TypeError) as error:
-        flaws.append(f"{HEAD} is damaged ({error})")
-    if head is not None and head not in hashes:
-        flaws.append(f"the chain has no entry {head[:12]}..., which was kept elsewhere: the chain was rewritten")
-    return flaws
+        return f"{HEAD} is damaged ({error})"
+
+
+def _lost(noted: tuple[int, str] | str, hashes: Mapping[str, int], expected: int, torn: int) -> list[str]:
+    """expected: the number after the last one."""
+    if isinstance(noted, str):
+        return [f"{noted}: whether entries are missing at the end cannot be told"]
+    last, digest = noted
+    if hashes.get(digest) == last:
+        return []
+    if last < expected:
+        return [f"entry {last} is not the one that {HEAD} names: the end of the log, or {HEAD}, was replaced"]
+    gone = f"entry {last}" if last == expected else f"entries {expected} to {last}"
+    part = f", but for {torn} bytes" if torn else ""
+    return [f"{gone} had been written, and {'is' if last == expected else 'are'} missing at the end{part}"]
 
 
 def entries(root: Path) -> Iterator[Entry]:

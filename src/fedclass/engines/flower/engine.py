@@ -19,7 +19,7 @@ class Flower:
 
     plan: what a site must know for a job, given the SHA-256 of the teacher and of the broadcast.  site: the name of a
     client's site.  least: so many sites have to be connected in a round, or it waits for those that are away and asks
-    them again every `pause` seconds; waits: hears which.
+    them again every `pause` seconds; waits: is told which.
     """
 
     name = "flower"
@@ -104,7 +104,7 @@ class Flower:
             return answer
         if isinstance(answer, Update):  # must not pass for another site's
             return Missing(job.client, f"site {self.site(job.client)}: answers for client {answer.client}")
-        reason = answer.reason if isinstance(answer, Refusal) else "answered with something else than an update"
+        reason = answer.reason if isinstance(answer, Refusal) else "answered with something other than an update"
         return Missing(job.client, f"site {self.site(job.client)}: {reason}")
 
     def _question(self, job: Job, *, again: bool) -> Question | None:

@@ -19,8 +19,8 @@ from fedclass.errors import ClientError
 from fedclass.wire import Announcement, Update
 
 Key = TypeVar("Key", bound=Hashable)
-SPARE = 10.0  # seconds that a message outlives its deadline, so that it is we who say that it is over
-CHECK = 1.0  # seconds between two looks whether this server should still be there
+SPARE = 10.0  # seconds that a message outlives its deadline, so that this server, and not Flower, says that it is over
+CHECK = 1.0  # seconds between two checks that no other server has taken over
 AT_ONCE = 4  # messages that are looked for in each `poll`; of more, each less often
 MOST_REASON = 500  # characters of what a node says went wrong
 GONE = "is away: its connection was lost"
@@ -43,8 +43,8 @@ class Question:
 class Connection:
     """A connection to the nodes.
 
-    poll: seconds between two looks for answers; Flower's own loop takes three.  check: raises if this server should
-    no longer be there.
+    poll: seconds between two looks for answers; Flower's own loop waits three.  check: raises if another
+    server has taken over.
     """
 
     grid: Grid

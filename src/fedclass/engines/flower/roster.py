@@ -133,7 +133,7 @@ class Roster:
 
     def _flaw(self, node: int, answer: object) -> str | None:
         if not isinstance(answer, Announcement):
-            return str(getattr(answer, "reason", "answered with something else than an announcement"))
+            return str(getattr(answer, "reason", "answered with something other than an announcement"))
         if not NAME.fullmatch(answer.site):
             return f"calls itself {answer.site[:64]!r}; a name has letters, digits, '.', '_' and '-' only"
         if answer.site in self.removed:
