@@ -31,8 +31,8 @@ def verify(
         typer.echo(f"INCOMPLETE: {loss}")
     if found.torn:
         typer.echo(
-            f"the last line is not finished ({counted(found.torn, 'byte')}): it is being written now, or a crash cut it short; no "
-            "finished entry is missing"
+            f"the last line is not finished ({counted(found.torn, 'byte')}): it is being written now, or a crash cut "
+            "it short; no finished entry is missing"
         )
     if found.flaws:
         raise typer.Exit(1)
