@@ -11,7 +11,7 @@ from fedclass.errors import ClientError, FedclassError
 from fedclass.methods.base import Method, Outcome, Rates
 from fedclass.methods.declare import Sizes, Specs, found, misfit
 from fedclass.models.head import head_rows, with_shapes_for
-from fedclass.models.weights import flaw, form_flaw
+from fedclass.models.weights import Packed, flaw, form_flaw
 from fedclass.usercode import frames_of, reason
 from fedclass.wire import Tensors, Weights
 
@@ -104,14 +104,20 @@ class Checks:
         """
 
         def versions() -> dict[str, int]:
-            """How often each tensor was changed in place, as counted by torch."""
-            return {f"{group}[{name!r}]": t._version for group, named in groups.items() for name, t in named.items()}
+            """How often each tensor was changed in place, as counted by torch; a model's share their counters."""
+            found = {}
+            for group, named in groups.items():
+                if isinstance(named, Packed):
+                    found[group] = sum(section._version for section in named.sections)
+                else:
+                    found |= {f"{group}[{name!r}]": tensor._version for name, tensor in named.items()}
+            return found
 
         before = versions()
 
         def check(*hooks: str) -> None:
             changed = [name for name, version in versions().items() if before.get(name, version) != version]
-            if changed:  # the tensors of a model share one storage and one counter
+            if changed:
                 what = changed[0] if len(changed) == 1 else changed[0].partition("[")[0]
                 self._refuse(" or ".join(hooks), f"changes {what} in place; change a clone() of it, and return that")
 
