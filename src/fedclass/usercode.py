@@ -25,7 +25,7 @@ from fedclass.errors import ConfigError
 Noticed = tuple[Mapping[str, frozenset[str]], ...]  # files that modules opened, and what else they used
 
 MAIN = ("__main__", "__mp_main__")  # a script, `python -c`, a notebook; the second one in processes that it starts
-NOT_DATA = ("/proc/", "/sys/", "/dev/")
+NOT_DATA, DATA = ("/proc/", "/sys/", "/dev/"), "/dev/shm/"  # the last one holds files in memory
 CODE = (".py", ".pyc")  # found by import statements instead; also read to print a warning's line
 BEYOND = {  # events after which anything may have been read
     "subprocess.Popen": "another program",
@@ -244,7 +244,7 @@ def _heard(event: str, details: tuple[object, ...]) -> None:
         if not isinstance(path, str | bytes | os.PathLike) or _writes(mode, flags):
             return
         name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100, a Path would cost more than the rest
-        if name.endswith(CODE) or name.startswith(NOT_DATA) or _is_installed(name):
+        if name.endswith(CODE) or (name.startswith(NOT_DATA) and not name.startswith(DATA)) or _is_installed(name):
             return
         for module in _callers():
             _opened[module].add(name)

@@ -321,7 +321,7 @@ MISTAKES = {
         2,
     ),
     "are the same setting; name it once": (["compare", "--methods", "fedclass,fedclass:beta=5"], 2),
-    "a list is one value in brackets": (["sweep", "--set", "stream.tasks=5,5"], 2),
+    "write a list in brackets": (["sweep", "--set", "stream.tasks=5,5"], 2),
 }
 
 

@@ -414,7 +414,7 @@ def test_a_round_goes_on_without_those_who_do_not_answer(federation: Federation)
     assert missing[:2] == [(1, 1), (1, 2)]
     reasons = {event.client: event.reason for event in federation.events(UpdateMissing)}
     assert "site west is not connected" in reasons[2]
-    assert "is not there" in reasons[1]
+    assert "does not exist" in reasons[1]
 
 
 def test_a_site_that_came_back_as_another_node_takes_the_place_of_the_first(federation: Federation) -> None:

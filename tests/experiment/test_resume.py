@@ -169,7 +169,7 @@ def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_later(tiny: Tiny, tmp_
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
-        with pytest.raises(RunError, match=r"cannot go on \(.*File too large.*fedclass run --resume"):
+        with pytest.raises(RunError, match=r"cannot continue \(.*File too large.*fedclass run --resume"):
             run_one(experiment, tmp_path / "cut")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

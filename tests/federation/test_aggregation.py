@@ -281,7 +281,7 @@ def test_a_round_that_would_break_the_model_is_undone_and_the_suspect_named(tiny
     assert [event.rolled_back for event in rounds] == [False, True, False, False, False, False]
     said = [event.message for event in events if isinstance(event, Warned)]
     assert len(said) == 1
-    assert "task 1, round 2: is undone" in said[0]
+    assert "task 1, round 2: undone, because" in said[0]
     assert "NaN or infinite" in said[0]
     assert said[0].endswith("claimed examples: client 1)")
     assert recall(directory, 3) > 25

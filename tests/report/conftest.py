@@ -109,9 +109,8 @@ def write_run(root: Path, events: list[Event], config: str | None = None) -> Pat
             log.write(event)
     start = events[0]
     assert isinstance(start, RunStarted)
-    recipe = (
-        f'seed = {start.seed}\n\n[train]\nrounds = {start.rounds}\n\n[method]\nname = "{start.method}"\nbeta = 5.0\n'
-    )
+    recipe = f'seed = {start.seed}\n\n[train]\nrounds = {start.rounds}\n\n[method]\nname = "{start.method}"\n'
+    recipe += "beta = 5.0\n" if start.method == "fedclass" else ""
     (root / "config.toml").write_text(recipe if config is None else config, encoding="utf-8")
     return root
 
