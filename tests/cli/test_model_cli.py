@@ -90,7 +90,7 @@ def test_bad_images_are_named_before_anything_is_printed(place: Path, tmp_path: 
     assert "notes.txt: cannot be read as an image" in said
     (tmp_path / "notes.txt").unlink()
     assert f"{tmp_path}: no images in this folder" in refused(place, "predict", "run", str(tmp_path), code=3)
-    assert "gone.png: cannot be read as an image (No such file" in refused(place, "predict", "run", "gone.png", code=3)
+    assert "gone.png: does not exist; name an image file" in refused(place, "predict", "run", "gone.png", code=3)
 
 
 def test_a_run_that_is_none_is_named(place: Path) -> None:

@@ -354,6 +354,7 @@ class Mine(FedAvg):
 
 root, *settings = sys.argv[1:]
 print(run_one(load(None, settings, method="__main__:Mine"), root, reuse=True)["weights_sha256"])
+assert "torch._dynamo" not in sys.modules, "a second of every process that trains"
 """
 
 

@@ -48,6 +48,8 @@ def predict(
 
 def _files(place: Path) -> list[Path]:
     """The file, or all files below the folder except hidden ones, as in training."""
+    if not place.exists():
+        raise DataError(f"{place}: does not exist; name an image file, or a folder of images")
     if not place.is_dir():
         return [place]
     found = sorted(
