@@ -91,6 +91,7 @@ def test_a_number_is_the_same_number_from_numpy():
 # Every bit counts.
 
 
+@pytest.mark.slow
 def test_a_million_purposes_have_a_million_streams():
     """200 clients, 10 tasks, 500 rounds. A hundred pairs agree in the 32 bits that torch would take from a seed: they
     get other streams from torch all the same.

@@ -61,6 +61,7 @@ def test_every_protocol_can_run_the_methods_that_it_names():
             each.check(each.experiment(choice, seed=each.seeds(None)[0]), where="here")
 
 
+@pytest.mark.slow
 def test_digits_can_be_prepared_with_all_of_their_methods():
     """No download is needed; what a method asks of the memory is there, too."""
     for name in ("digits_5task-reduced", "digits_misaligned-reduced"):
