@@ -17,9 +17,11 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 
 import fedclass
+from commands import called
 from fedclass import usercode
 from fedclass.errors import ConfigError, RunError
 from fedclass.experiment.config import Experiment
@@ -27,6 +29,7 @@ from fedclass.experiment.launch import EngineName, run_one
 from fedclass.experiment.reuse import key_after, usual_store
 from fedclass.experiment.setup import prepare
 from fedclass.experiment.source_code import Sources, differences, sources
+from fedclass.experiment.trained import load_model
 from fedclass.runs.events import Event, TaskReused, Warned
 from users import METHOD, Project
 
@@ -287,7 +290,9 @@ DOUBTFUL = {
     "import_module at the top": ("import importlib\nimportlib.import_module('json')", "pass"),
     "__import__": ("", "__import__('json')"),
     "exec": ("", "exec('1')"),
-    "the environment": ("import os", "os.environ.get('HOME')"),
+    "any variable": ("import os", "os.environ[str(client)]"),
+    "all variables": ("import os", "dict(os.environ)"),
+    "compiled code at the top": ("from safetensors.torch import load_file\nif 0: load_file('x')", "pass"),
 }
 
 
@@ -297,6 +302,63 @@ def test_what_cannot_be_known_is_a_doubt(case: str, tiny: Tiny, project: Project
     project.write(mine=METHOD.format(imports=imports, within=within, factor=1))
     (doubt,) = known(tiny(method="mine:Mine")).doubts
     assert doubt.startswith("mine.py, line ")
+
+
+READ_VARIABLE = {
+    "as the module is imported": ("import os\nF = float(os.environ.get('MY_FACTOR', 1))", "pass"),
+    "in training": ("import os", "F = float(os.environ['MY_FACTOR'])"),
+    "by its other name": ("from os import getenv\nF = getenv('MY_FACTOR')", "pass"),
+}
+
+
+@pytest.mark.parametrize("case", READ_VARIABLE)
+def test_an_environment_variable_that_is_read_by_name_counts_and_its_value_is_not_written_down(
+    case: str, tiny: Tiny, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imports, within = READ_VARIABLE[case]
+    project.write(mine=METHOD.format(imports=imports, within=within, factor=1))
+    found = []
+    for value in ("12345", "12345", "67890"):
+        monkeypatch.setenv("MY_FACTOR", value)
+        project.forget()
+        found.append(known(tiny(method="mine:Mine")))
+    assert found[0].doubts == ()
+    assert found[0].digests == found[1].digests != found[2].digests
+    assert differences(found[0], found[1]) == []
+    assert differences(found[0], found[2]) == ["the environment variable MY_FACTOR changed"]
+    assert "12345" not in str(found[0])
+
+
+def test_another_file_that_is_opened_instead_is_named(
+    tiny: Tiny, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same code, started in another folder."""
+    imports = "from pathlib import Path\nF = float(Path('factor.txt').read_text())"
+    project.write(mine=METHOD.format(imports=imports, within="pass", factor="F"))
+    found = {}
+    for name, factor in (("a", "1"), ("b", "9"), ("c", "1")):
+        (project.root / name).mkdir()
+        (project.root / name / "factor.txt").write_text(factor)
+        monkeypatch.chdir(project.root / name)
+        project.forget()
+        found[name] = known(tiny(method="mine:Mine"))
+    (other,) = differences(found["a"], found["b"])
+    assert other == f"{project.root / 'b' / 'factor.txt'} is opened now, and was not then"
+    assert differences(found["a"], found["c"]) == [], "the same content elsewhere"
+
+
+def test_a_model_whose_code_was_edited_is_used_with_a_warning(tiny: Tiny, project: Project) -> None:
+    source = "from torch import nn\ndef net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.{}())\n"
+    project.write(mynet=source.format("ReLU"))
+    run_one(tiny("train.rounds=1", "model.name=mynet:net", method="fedavg"), project.root / "run")
+    load_model(project.root / "run")  # without one: warnings are errors here
+    project.write(mynet=source.format("Tanh"))
+    with pytest.warns(UserWarning, match=r"its code has changed since: mynet\.py changed"):
+        load_model(project.root / "run")
+    Image.new("RGB", (8, 8)).save(project.root / "a.png")
+    said = called("predict", "run", "a.png", cwd=project.root)
+    assert (said.returncode, said.stderr.count("\n")) == (0, 1)
+    assert said.stderr.startswith("warning: run/model.safetensors: its code has changed since: mynet.py changed")
 
 
 def test_what_looks_similar_is_no_doubt(tiny: Tiny, project: Project) -> None:

@@ -1,6 +1,7 @@
 """fedclass predict, fedclass evaluate, fedclass export."""
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +13,7 @@ from fedclass.cli.data import PathOption
 from fedclass.errors import DataError
 
 if TYPE_CHECKING:
-    from fedclass.experiment.trained import Evaluation, Prediction
+    from fedclass.experiment.trained import Evaluation, Prediction, TrainedModel
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a finished run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -33,9 +34,7 @@ def predict(
 
     Example:  fedclass predict runs/mine photos/ --top 3
     """
-    from fedclass.experiment.trained import load_model
-
-    model = load_model(run)
+    model = _loaded(run)
     files = [file for image in images for file in _files(image)]
     predictions = model.predict(files)
     shown = min(top, len(model.classes))
@@ -44,6 +43,18 @@ def predict(
             print(json.dumps(_record(file, prediction, shown), allow_nan=False))
     else:
         _print_predictions(files, predictions, shown)
+
+
+def _loaded(run: Path) -> "TrainedModel":
+    """The run's model. Warnings are lines like all others."""
+    from fedclass.experiment.trained import load_model
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", UserWarning)
+        model = load_model(run)
+    for warning in heard:
+        typer.echo(f"warning: {warning.message}", err=True)
+    return model
 
 
 def _files(place: Path) -> list[Path]:
@@ -126,9 +137,7 @@ def evaluate(
 
     Example:  fedclass evaluate runs/mine cifar10 --path ~/cifar-10-batches-bin
     """
-    from fedclass.experiment.trained import load_model
-
-    result = load_model(run).evaluate(dataset, path=path, fraction=fraction)
+    result = _loaded(run).evaluate(dataset, path=path, fraction=fraction)
     if as_json:
         print(json.dumps(asdict(result), allow_nan=False))
     else:
@@ -187,7 +196,6 @@ def export(
               fedclass export runs/mine --card --to my-model
     """
     from fedclass.cli.display import console
-    from fedclass.experiment.trained import load_model
 
     if card:
         from fedclass.experiment.card import write_card
@@ -195,7 +203,7 @@ def export(
         write_card(run, to)
         console.print(f"{to}: model.safetensors, classes.json and the model card, README.md", highlight=False)
         return
-    model = load_model(run)
+    model = _loaded(run)
     difference = model.export(to)
     height, width, channels = model.description.image
     console.print(

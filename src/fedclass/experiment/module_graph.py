@@ -27,9 +27,9 @@ READS = {
     "safe_open",
     "File",
     "from_file",
-    "environ",
-    "getenv",
 }
+COMPILED = {"load_file", "safe_open", "from_file", "File"}  # they open files where Python does not see it
+VARIABLES = {"environ", "getenv"}
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,34 @@ class Module:
         for name, line, inside in _names(self.tree, inside=False):
             if name in IMPORTS_BY_NAME:
                 yield f"{self.label}, line {line}: {name} may run code that cannot be traced"
-            elif (name in READS or name.startswith("read_")) and (in_functions if inside else unwatched):
+            elif name in VARIABLES:
+                if line not in self.variables.values():
+                    yield f"{self.label}, line {line}: {name} may read any environment variable"
+            elif (name in READS or name.startswith("read_")) and (
+                in_functions if inside else unwatched or name in COMPILED
+            ):
                 yield f"{self.label}, line {line}: {name} may read files that cannot be traced"
+
+    @cached_property
+    def variables(self) -> dict[str, int]:
+        """The environment variables that it names where it reads them, each with a line."""
+        found = {}
+        for node in ast.walk(self.tree or ast.Module([], [])):
+            match node:
+                case ast.Subscript(value=place, slice=ast.Constant(value=str(name))) if _called(place) == "environ":
+                    found[name] = place.lineno
+                case ast.Call(func=function, args=[ast.Constant(value=str(name)), *_]) if _called(function) == "getenv":
+                    found[name] = function.lineno
+                case ast.Call(
+                    func=ast.Attribute(value=place, attr="get"), args=[ast.Constant(value=str(name)), *_]
+                ) if _called(place) == "environ":
+                    found[name] = place.lineno
+        return found
+
+
+def _called(node: ast.expr) -> str:
+    """The name of a variable, or of an attribute."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def _names(node: ast.AST, *, inside: bool) -> Iterator[tuple[str, int, bool]]:

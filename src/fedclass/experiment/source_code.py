@@ -8,10 +8,11 @@ doubts neither uses the task cache nor adds to it.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -28,6 +29,7 @@ from fedclass.schema import json_sha256, read_record
 from fedclass.wire import sha256
 
 ONLY_SHOW = ("cli", "report", "sinks")  # parts of fedclass that only show results
+_trained = set[int]()  # processes in which training may have opened files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +37,8 @@ class Sources:
     """files: hashes of code, by name; None: no file shows what is executed.  opened: hashes of other files, by path.
 
     model: hash of the initial weights, frozen ones included.  own_model: whether the backbone is the user's.  doubts:
-    why results may depend on something else as well.
+    why results may depend on something else as well.  variables: hashes of the environment variables that the code
+    reads; None: it is not set.
     """
 
     files: Mapping[str, str | None]
@@ -44,6 +47,7 @@ class Sources:
     own_model: bool
     doubts: tuple[str, ...]
     machine: Mapping[str, str]
+    variables: Mapping[str, str | None] = field(default_factory=dict)
 
     @cached_property
     def digests(self) -> dict[str, str]:
@@ -51,7 +55,8 @@ class Sources:
         ours = {name: digest for name, digest in self.files.items() if name.startswith("fedclass/")}
         own = {name: digest for name, digest in self.files.items() if name not in ours}
         content = sorted(str(digest) for digest in self.opened.values())  # regardless of their paths
-        return {"fedclass": json_sha256(ours), "own": json_sha256([own, content]) if own else ""}
+        about = [own, content, dict(self.variables)] if self.variables else [own, content]
+        return {"fedclass": json_sha256(ours), "own": json_sha256(about) if own else ""}
 
 
 def of_code(experiment: Experiment) -> Sources:
@@ -59,6 +64,7 @@ def of_code(experiment: Experiment) -> Sources:
     files: dict[str, str | None] = dict(_of_fedclass())
     doubts = [f"{name} was edited after this process started" for name, digest in files.items() if digest is None]
     opened: dict[str, str | None] = {}
+    variables: dict[str, str | None] = {}
     own_model = ":" in experiment.model.name
     classes = [kind for kind in type(experiment.method).__mro__ if not is_ours_or_python(kind.__module__)]
     doubts += [f"{kind.__qualname__} is not in its module under this name" for kind in classes if is_stray(kind)]
@@ -73,6 +79,7 @@ def of_code(experiment: Experiment) -> Sources:
         doubts += module.doubts(in_functions=module in of_method)
         doubts += [f"{module.label} uses {what}, which may read anything" for what in usercode.went_beyond(name)]
         opened |= dict.fromkeys(usercode.opened_by(name))
+        variables |= {variable: _value_digest(variable) for variable in module.variables}
     opened = {path: file_digest(Path(path)) for path in sorted(opened)}
     doubts += [f"{path} was opened, and is gone" for path, digest in opened.items() if not digest]
     return Sources(
@@ -82,7 +89,14 @@ def of_code(experiment: Experiment) -> Sources:
         own_model=own_model,
         doubts=tuple(dict.fromkeys(doubts)),
         machine=fingerprint(),
+        variables=variables,
     )
+
+
+def _value_digest(variable: str) -> str | None:
+    """Not the value itself, which may be a secret."""
+    value = os.environ.get(variable)
+    return None if value is None else json_sha256(value)
 
 
 def sources(curriculum: Curriculum) -> Sources:
@@ -95,6 +109,7 @@ def seen_in_training(experiment: Experiment, known: Sources) -> tuple[Sources, l
     """What is now known about the user's code, and what is new, in words."""
     if known.digests["own"] == "":
         return known, []
+    _trained.add(os.getpid())
     now = of_code(experiment)
     news = [f"{path} was read in training" for path in now.opened if path not in known.opened]
     news += [doubt for doubt in now.doubts if doubt not in known.doubts and not doubt.startswith("fedclass/")]
@@ -117,9 +132,19 @@ def differences(then: Sources, now: Sources) -> list[str]:
     for path, before in then.opened.items():
         if before is not None and now.opened.get(path, file_digest(Path(path))) != before:
             found.append(f"{path} changed")
+    known = set(then.opened.values())
+    others = [path for path, digest in now.opened.items() if path not in then.opened and digest not in known]
+    if os.getpid() not in _trained or set(then.opened) - set(now.opened):  # else, other runs may have opened them
+        found += [f"{path} is opened now, and was not then" for path in others]
+    found += _variables(then, now)
     if then.own_model and then.machine == now.machine and now.model is not None and then.model != now.model:
         found.append("the initial weights of the model changed")
     return found
+
+
+def _variables(then: Sources, now: Sources) -> list[str]:
+    both = [name for name in then.variables if name in now.variables]
+    return [f"the environment variable {name} changed" for name in both if then.variables[name] != now.variables[name]]
 
 
 def listed(changes: Sequence[str]) -> str:
@@ -170,6 +195,18 @@ class Parts:
                 f"{directory.source}: is damaged ({error}); it records the code that the run was made with"
             ) from error
         return cls(tuple(known for known, _ in parts), tuple(about for _, about in parts))
+
+
+def edited_since(run: RunDirectory, recipe: Experiment) -> list[str]:
+    """What has changed in the user's method and backbone since this run, as far as that was recorded, in words."""
+    known, now = Parts.read(run).known, of_code(recipe)
+    if not known:
+        return []
+    then = known[-1]
+    shared = [
+        name for name in now.files if not name.startswith("fedclass/") and then.files.get(name) and now.files[name]
+    ]
+    return [f"{name} changed" for name in shared if then.files[name] != now.files[name]] + _variables(then, now)
 
 
 def check_code(directory: RunDirectory, now: Sources, *, changed_code: bool) -> list[str]:

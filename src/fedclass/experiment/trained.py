@@ -9,6 +9,7 @@ model.safetensors describes itself in its metadata, so that neither the recipe n
 
 import json
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from fedclass.experiment.config import ModelSettings
 from fedclass.experiment.curriculum import Curriculum
 from fedclass.experiment.export import write_onnx
 from fedclass.experiment.recipe import experiment
+from fedclass.experiment.source_code import edited_since, listed
 from fedclass.federation.evaluate import BATCH, scores
 from fedclass.methods.base import Method, parameters
 from fedclass.models.incremental import IncrementalModel
@@ -252,7 +254,8 @@ class TrainedModel:
 def load_model(run: Path | str) -> TrainedModel:
     """The model of a finished run, from its directory's model.safetensors and classes.json, on the CPU.
 
-    A method or backbone of your own (package.module:name) must be importable, as it was when the run was made.
+    A method or backbone of your own (package.module:name) must be importable, as it was when the run was made. There is
+    a warning if its code has changed since.
     """
     directory = RunDirectory(Path(run).expanduser())
     description, tensors = _read(directory)
@@ -270,6 +273,9 @@ def load_model(run: Path | str) -> TrainedModel:
         problem = str(error).splitlines()[-1].strip()
     if problem:
         raise RunError(f"{where}: does not fit {description.model.name} with {len(classes)} classes: {problem}")
+    changed = edited_since(directory, recipe)
+    if changed:
+        warnings.warn(f"{where}: its code has changed since: {listed(changed)}; it may predict otherwise", stacklevel=2)
     extras = {name.removeprefix(EXTRAS): tensor for name, tensor in tensors.items() if name.startswith(EXTRAS)}
     return TrainedModel(classes, description, Network(model, recipe.method, extras, description).eval())
 
