@@ -7,13 +7,13 @@ from fedclass.methods.fedclass import Form, SelfDistillation
 
 # How it was found: docs/decisions/0001-fedclass-defaults.md.
 TUNED = Form(
-    temperature=5.0, student_temperature=3.0, teacher_temperature=3.0, mass_temperature=3.0, stop_gradient=False
+    temperature=4.0, student_temperature=2.0, teacher_temperature=2.0, mass_temperature=2.0, stop_gradient=False
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedCLASSTuned(SelfDistillation):
-    """Ours, not the paper's: FedCLASS with student, teacher and old mass at 3, new classes in z at 5, through z.
+    """Ours, not the paper's: FedCLASS with student, teacher and old mass at 2, new classes in z at 4, through z.
 
     z need not sum to 1, so the divergence can be negative. The teacher is softened at the student's temperature, so a
     student that agrees with the teacher is equally sharp. beta = 0 is FedAvg.
