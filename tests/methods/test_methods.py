@@ -39,10 +39,10 @@ from reference.batches import RELEASED
 
 OLD, NEW, WIDTH = 3, 2, 6
 TUNED = {
-    "temperature": 5.0,
-    "student_temperature": 3.0,
-    "teacher_temperature": 3.0,
-    "mass_temperature": 3.0,
+    "temperature": 4.0,
+    "student_temperature": 2.0,
+    "teacher_temperature": 2.0,
+    "mass_temperature": 2.0,
     "stop_gradient": False,
 }
 
