@@ -244,7 +244,6 @@ def verify(
     found = compared(known, Result.read(target))
     print_table(found.table)
     console.print(found.verdict, highlight=False)
-    console.print(f"new run: {target}", highlight=False)
     if not found.same:
         raise typer.Exit(1)
 
