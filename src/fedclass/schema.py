@@ -83,24 +83,29 @@ def _checked(kind: type[Any], table: object, where: str, *, hyphens: bool = Fals
             key = str(fault["loc"][0]) if fault["loc"] else ""
             missing = fault["type"] == "missing"
             shown = "" if missing else f"{spelled(key)} = {table.get(key)!r}: "
-            faults.append(_fault(where, key, f"{spelled(key)} is missing" if missing else in_words(fault), shown))
+            told = f"{spelled(key)} is missing" if missing else _not_finite(fault["input"]) or in_words(fault)
+            faults.append(_fault(where, key, told, shown))
         return None, faults
     except ConfigError as error:  # from the dataclass itself
         return None, [*faults, error]
     for key in (key for key in table if hasattr(read, key)):
-        if (told := _number_flaw(table[key], getattr(read, key))) is not None:
-            faults.append(_fault(where, key, told, f"{spelled(key)} = {table[key]!r}: "))
+        if (flaw := _number_flaw(table[key], getattr(read, key))) is not None:
+            faults.append(_fault(where, key, flaw, f"{spelled(key)} = {table[key]!r}: "))
     return read, faults
 
 
 def _number_flaw(given: object, read: object) -> str | None:
     if isinstance(given, bool) and not isinstance(read, bool):
         return "must be a number"
-    if isinstance(read, float) and not math.isfinite(read):
-        return "must be a finite number"
+    if told := _not_finite(read):
+        return told
     if isinstance(read, int) and abs(read) > LARGEST:
         return f"must be at most {LARGEST}"
     return None
+
+
+def _not_finite(value: object) -> str | None:
+    return "must be a finite number" if isinstance(value, float) and not math.isfinite(value) else None
 
 
 WORDS = {  # for pydantic's kinds of errors

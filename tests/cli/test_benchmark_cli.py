@@ -95,6 +95,7 @@ def test_a_result_is_verified_by_running_it_again(folder: Path, tiny_file: Path)
     shown = done("verify", "kept/tiny-v2/derpp-s0/kept.json", *here, "--out", "again", cwd=folder)
     assert "Verified: the same weights, to the bit, and the same figures." in shown
     assert "differs" not in shown
+    assert "The new run: again" in shown
 
 
 def test_an_interrupted_check_goes_on_as_it_says(
@@ -109,7 +110,7 @@ def test_an_interrupted_check_goes_on_as_it_says(
         patched.setattr(Plain, "tell", interrupt)
         stopped = called("benchmark", *words, cwd=folder)
     advice = stopped.stderr.splitlines()[0]
-    assert advice.startswith("stopped; to go on, type the same again with --out runs/")
+    assert advice.startswith("stopped; to go on, type the same again with --out verified/")
     shown = done(*words, *shlex.split(advice)[-2:], cwd=folder)
     assert "resumed before task 2, round" in shown
     assert "Verified" in shown

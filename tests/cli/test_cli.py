@@ -170,6 +170,7 @@ MISTAKES = {
     "is not empty": (["--out", "."], 4),
     "cannot be used here": (["--set", "train.device=abacus"], 2),
     "finite number": (["--set", "optimizer.learning_rate=inf"], 2),
+    "data.fraction=nan: must be a finite number": (["--set", "data.fraction=nan"], 2),
     "must be a number": (["--set", "train.rounds=true"], 2),
     "must be at most 2147483647": (["--set", "train.rounds=1e12"], 2),
     "only 6000 training images": (["--set", "partition.clients=1000000000"], 2),
@@ -272,9 +273,24 @@ def test_methods_and_help_are_worth_reading(tmp_path: Path) -> None:
     for word in ("beta", "5.0", "weight of the distillation", "[method]", "paper-literal"):
         assert word in detail
     assert failed(fedclass("methods", "fedclas", cwd=tmp_path), 2)
+    assert "are for one method" in failed(fedclass("methods", "--recipe", "demo", cwd=tmp_path), 2)
+    gone = fedclass("methods", "fedclass", "--recipe", "gone.toml", cwd=tmp_path)
+    assert "gone.toml: cannot read the recipe" in failed(gone, 2)
+    assert gone.stdout == ""
     usage = fedclass("--help", cwd=tmp_path).stdout
     assert "Exit codes" in usage
     assert fedclass("run", "--nonsense", cwd=tmp_path).returncode == 2
+
+
+def test_bytes_are_those_of_the_recipes_images_or_said_to_be_assumed(tiny_file: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "own.toml"
+    recipe.write_text(f"[data]\nname = 'npz'\npath = '{tiny_file}'\n")
+    read = fedclass("methods", "fedavg", "--recipe", "own.toml", cwd=tmp_path).stdout
+    assert "4 classes" in read
+    assert "assumed" not in read
+    recipe.write_text("[data]\nname = 'npz'\npath = 'gone.npz'\n")
+    assumed = fedclass("methods", "fedavg", "--recipe", "own.toml", cwd=tmp_path).stdout
+    assert "assumed: 10 classes, 32x32x3" in assumed
 
 
 def test_commands_that_train_nothing_do_not_wait_for_torch(tmp_path: Path) -> None:

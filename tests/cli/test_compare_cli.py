@@ -165,6 +165,8 @@ def test_an_unfinished_run_is_left_out_with_a_warning_and_no_runs_are_an_error(t
     (tmp_path / "runs" / "begun" / "events.jsonl").touch()
     assert "contains no finished runs" in failed("table", "runs", cwd=tmp_path, code=4)
     assert "nowhere: no such folder" in failed("table", "nowhere", cwd=tmp_path, code=4)
+    (tmp_path / "empty").mkdir()
+    assert "empty: contains no runs; `fedclass run` makes one" in failed("table", "empty", cwd=tmp_path, code=4)
     run = tmp_path / "runs" / "run"
     run.mkdir()
     (run / "events.jsonl").touch()
@@ -322,6 +324,11 @@ MISTAKES = {
     ),
     "are the same setting; name it once": (["compare", "--methods", "fedclass,fedclass:beta=5"], 2),
     "write a list in brackets": (["sweep", "--set", "stream.tasks=5,5"], 2),
+    "seed=3: the seed is not a setting here; give --seeds 3": (["compare", "--set", "seed=3", "--dry-run"], 2),
+    "seed=4: the seed is not a setting here; give --seeds 4": (["reproduce", "svhn_2task", "--set", "seed=4"], 2),
+    "seed=5: the seed is not a setting here; give --seeds 5": (["sweep", "--set", "seed=5"], 2),
+    "and seeds as --seeds 0,1": (["benchmark", "run", "digits_5task", "--set", "seed=3"], 2),
+    "seed=6: the seed is also given as seed 1": (["run", "--seed", "1", "--set", "seed=6"], 2),
 }
 
 

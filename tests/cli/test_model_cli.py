@@ -98,6 +98,12 @@ def test_a_run_that_is_none_is_named(place: Path) -> None:
     assert "gone: no such run directory" in refused(place, "evaluate", "gone", "synnum", code=4)
 
 
+def test_a_share_of_none_is_named_as_typed(place: Path) -> None:
+    for share in ("0", "nan", "1.5"):
+        said = refused(place, "evaluate", "run", "synnum", "--fraction", share, code=2)
+        assert f"--fraction {share}: must be a number above 0 and at most 1" in said
+
+
 def test_evaluation_as_a_table_and_as_json(place: Path, tiny_file: Path, tmp_path: Path) -> None:
     arrays = dict(np.load(tiny_file))
     np.savez(tmp_path / "other.npz", **arrays, classes=np.array([*"012", "zebra"]))

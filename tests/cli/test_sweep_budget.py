@@ -57,6 +57,13 @@ def test_a_budget_stops_the_worse_candidates_and_finishes_the_best(
     assert again.stdout.splitlines()[-2:] == [shown.stdout.splitlines()[-3], "runs: few"]
     assert {path: path.stat().st_mtime_ns for path in files} == files, "nothing is learned again"
 
+    table = called("table", "few", cwd=tmp_path)
+    assert table.returncode == 0, table.stderr
+    assert f"dropped are left out; what is shown: optimizer.learning_rate={best}-s0\n" in table.stderr
+    assert table.stderr.count("\n") == 1
+    assert f"{after[best][2]:.1f}" in table.stdout
+    assert table.stdout.count("fedavg (standard)") == 2, "one row on validation images, one on test images"
+
     left = called(*sweep, "--dry-run", cwd=tmp_path).stdout
     assert left.count("finished") == 2
     assert "2 rounds" in left
@@ -76,6 +83,8 @@ def test_a_budget_stops_the_worse_candidates_and_finishes_the_best(
     ("words", "message"),
     [
         (("--budget", "9"), "budget: chooses by validation images, and there are none; set data.valid"),
+        (("--budget", "nan"), "budget nan: must be a finite number"),
+        (("--budget", "inf"), "budget inf: must be a finite number"),
         (("--save", "b.toml"), "save: chooses by validation images"),
         (
             ("--budget", "1", "--set", "data.validation=0.25"),

@@ -90,8 +90,19 @@ MISTAKES = {
     "method.beta: write it as table.key=value,value": lambda: read_sweep(["method.beta"]),
     "=1,2: write it as": lambda: read_sweep(["=1,2"]),
     "method.beta=1,,2: an entry is empty": lambda: read_sweep(["method.beta=1,,2"]),
-    "stream.tasks=5,5: a value is given twice; write a list in brackets": lambda: read_sweep(["stream.tasks=5,5"]),
-    "seed=0,1: a seed is not a setting to sweep; give seeds as seeds, 0,1": lambda: read_sweep(["seed=0,1"]),
+    "stream.tasks=5,5: a value is given twice; write a list in brackets, stream.tasks=[5,5]": lambda: read_sweep(
+        ["stream.tasks=5,5"]
+    ),
+    "method.beta=1,1: a value is given twice; give each value once": lambda: read_sweep(["method.beta=1,1"]),
+    "seed=0,1: the seed is not a setting here; give --seeds 0,1, or in Python seeds='0,1'": lambda: read_sweep(
+        ["seed=0,1"]
+    ),
+    "seed=3: the seed is not a setting here; give --seeds 3": lambda: expand(
+        None, read_methods("fedavg"), overrides={"seed": 3}, seeds=[0, 1], root=Path()
+    ),
+    "method.beta=3: fedavg has no parameter 'beta'; write the methods as fedavg,fedclass:beta=3": lambda: expand(
+        None, read_methods("fedavg,fedclass"), overrides=["method.beta=3"], seeds=[0], root=Path()
+    ),
     "method.beta is given twice": lambda: read_sweep(["method.beta=0,1", "method.beta=2"]),
     "nothing to sweep": lambda: read_sweep(["train.rounds=2"]),
     "give a key several values": lambda: read_sweep([]),

@@ -462,7 +462,7 @@ def test_runs_of_one_method_with_other_settings_are_told_apart(made):
             made(f"sweep/{beta}-{seed}", seed=seed, tasks=(3,), config=recipe.format(seed, beta))
     page = page_of(made("sweep/last", seed=2, tasks=(3,), config=recipe.format(2, 5.0)).parent)
     results = page.table("synnum {3}, seeds 0, 1, 2: mean ± deviation")
-    assert [row[0] for row in results[1:]] == ["fedclass (paper) beta=1", "fedclass (paper) beta=5"]
+    assert [row[0] for row in results[1:]] == ["fedclass (paper) beta=1, seeds 0, 1", "fedclass (paper) beta=5"]
     assert page.table("Settings that differ") == [
         ["key", "fedclass (paper) beta=1", "fedclass (paper) beta=5"],
         ["method.beta", "1.0", "5.0"],

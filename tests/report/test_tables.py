@@ -79,7 +79,7 @@ def test_methods_and_variants_are_rows_of_their_own_in_order_of_appearance(resul
         result("fedavg", 1, overall=52.0),
     ]
     rows = results_table(runs).rows
-    assert [row[0] for row in rows] == ["fedavg (paper)", "icarl (released)", "icarl (paper)"]
+    assert [row[0] for row in rows] == ["fedavg (paper)", "icarl (released), seed 0", "icarl (paper), seed 0"]
     assert [row[-2] for row in rows] == ["51.0 ± 1.4", "40.0", "70.0"]
 
 
@@ -171,7 +171,9 @@ def test_seeds_that_differ_between_rows_are_named(result):
         comparison(runs)
     assert "fedavg (paper) lacks 1; fedwa (paper) lacks 2" in str(error.value)
     (table,) = comparison(runs, differences=False)
-    assert len(table.rows) == 2
+    assert [row[0] for row in table.rows] == ["fedavg (paper), seeds 0, 2", "fedwa (paper), seeds 0, 1"]
+    (table,) = comparison([*runs, result("fedwa", 2)], differences=False)
+    assert [row[0] for row in table.rows] == ["fedavg (paper), seeds 0, 2", "fedwa (paper)"]
 
 
 def validated(result, method, seed, validation, test, **other):

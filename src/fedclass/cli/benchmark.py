@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 
 FREE = ("data.path", "partition.path", "train.device", "evaluation.every")  # none of them changes a result
+VERIFIED = "verified"  # apart from runs/, where tables would find each result twice
 Places = Annotated[
     list[str] | None,
     typer.Option("--set", help=f"One of {', '.join(FREE)}. All other keys are fixed. Repeatable."),
@@ -215,7 +216,7 @@ def keep(
 def verify(
     result: Annotated[Path, typer.Argument(help="The folder of a run, kept or not, or a file in it.")],
     places: Places = None,
-    out: Annotated[Path | None, typer.Option(help="Directory for the new run. Default: below runs/.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory for the new run. Default: below verified/.")] = None,
     workers: Workers = None,
 ) -> None:
     """Run a result again and compare: the hash of its weights, and every figure. Exit code 0 if they are the same.
@@ -237,7 +238,7 @@ def verify(
     known = read_result(root)
     experiment = _again(root, places or ())
     _check_images(root, prepare(experiment).stream.data.sha256)
-    target = out or fresh(f"verify-{root.name}")
+    target = out or fresh(root.name, below=VERIFIED)
     with said_when_stopped(target, again(target)), display([root.name]) as shown:
         run_one(experiment, target, lambda event: shown.tell(0, event), engine=None, workers=workers, go_on=True)
     found = compared(known, Result.read(target))
@@ -260,7 +261,7 @@ def _only_places(overrides: Sequence[str]) -> None:
         if word.partition("=")[0].strip() not in FREE:
             raise ConfigError(
                 f"--set {word}: a protocol is fixed; only {', '.join(FREE)} can be set. `fedclass compare` takes any "
-                "key; write parameters of a method as in --methods fedclass:beta=8"
+                "key; write parameters of a method as in --methods fedclass:beta=8, and seeds as --seeds 0,1"
             )
 
 

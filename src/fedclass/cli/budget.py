@@ -1,5 +1,6 @@
 """Sweeps with a budget: find the best of many settings without finishing every run."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,6 +43,8 @@ def check_choosing(
     members: "Sequence[Member]", choosing: "Choosing", *, against: str | None = None, dry_run: bool = False
 ) -> None:
     """Refuse a sweep whose best candidate could not be chosen, before anything is run."""
+    if choosing.budget is not None and not math.isfinite(choosing.budget):
+        raise ConfigError(f"budget {choosing.budget}: must be a finite number, of full runs")
     if choosing.budget is not None and (against is not None or dry_run):
         raise ConfigError("budget: which runs are made depends on the results; leave out against and dry run")
     asked = "budget" if choosing.budget is not None else "save" if choosing.save else None
@@ -64,6 +67,7 @@ def search(members: "Sequence[Member]", root: Path, *, budget: float, how: "How"
     from fedclass.experiment.halving import better_half, parts, rungs
     from fedclass.report.rows import labels
     from fedclass.report.tables import results_tables
+    from fedclass.runs.order import Order
     from fedclass.runs.summary import Result
     from fedclass.studies import Study, carry_out, setting
 
@@ -88,6 +92,8 @@ def search(members: "Sequence[Member]", root: Path, *, budget: float, how: "How"
             title = f"rung {number + 1} of {len(steps)}"
             _show(field, scores, rung, learned, better_half(scores, following), title)
     results = [Result.read(run.path) for run in field[0].runs]
+    every = tuple(member.path.name for member in members)
+    Order(every, dropped=tuple(name for name in every if root / name not in [r.path for r in results])).write(root)
     label = str(labels(map(setting, members))[setting(field[0].runs[0])])  # with the values that were varied
     tables = [
         replace(each, rows=tuple((label, *figures) for _, *figures in each.rows)) for each in results_tables(results)

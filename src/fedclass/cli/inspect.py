@@ -2,13 +2,17 @@
 
 import inspect
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedclass.cli.run import Overrides
-from fedclass.errors import FedclassError
+from fedclass.errors import ConfigError, FedclassError
+
+if TYPE_CHECKING:
+    from fedclass.experiment.config import Experiment
 
 
 def methods(
@@ -29,6 +33,8 @@ def methods(
 
     table = Table(box=None, padding=(0, 2))
     if name is None:
+        if recipe is not None or overrides:
+            raise ConfigError("--recipe and --set are for one method: fedclass methods NAME --recipe RECIPE")
         for column in ("method", "what it is", "variants"):
             table.add_column(column)
         for each in glance():
@@ -37,10 +43,12 @@ def methods(
         console.print("\n`fedclass methods NAME` shows one in detail; --method package.module:Class runs your own.")
         return
     from fedclass.cli.keys import keys_of
-    from fedclass.experiment.recipe import find_method
+    from fedclass.experiment.recipe import find_method, load
     from fedclass.methods.base import own_words
 
     method = find_method(name)
+    experiment = load(recipe, overrides or [], method=name)
+    images = _images_of(experiment)
     console.print(name, style="bold")
     console.print(f"\n{inspect.cleandoc(method.__doc__ or '')}\n", highlight=False)
     source, fidelity = own_words(method)
@@ -51,26 +59,50 @@ def methods(
     for key in keys_of(method):
         table.add_row(key.name, key.default or "-", key.allowed, key.meaning)
     console.print(table if table.row_count else "This method has no parameters.")
-    _print_places(name, recipe, overrides or [])
+    _print_places(experiment, images)
 
 
-def _print_places(name: str, recipe: str | None, overrides: list[str]) -> None:
+@dataclass(frozen=True)
+class Images:
+    """How many classes, and the shape (H, W, C). assumed: nothing declares them, and the data were not read."""
+
+    classes: int
+    shape: tuple[int, int, int]
+    assumed: bool = False
+
+
+def _images_of(experiment: "Experiment") -> Images:
+    """What the data set declares; else what its files contain, if they are where the recipe says."""
+    from fedclass.data.datasets import find_source, load
+    from fedclass.data.schedule import task_sizes
+
+    data = experiment.data
+    source, own_code = find_source(data.name), ":" in data.name  # own code may take long
+    classes, shape = len(source.classes), source.shape
+    if not (classes and shape) and not own_code and data.path and Path(data.path).exists():
+        found = load(data.name, path=Path(data.path), size=data.image_size)
+        height, width, channels = found.train.images.shape[1:]
+        classes, shape = len(found.classes), (height, width, channels)
+    assumed = not (classes and shape)
+    height, width, channels = shape or (32, 32, 3)
+    return Images(
+        classes or sum(task_sizes(experiment.stream.tasks, 10)),
+        (*(data.image_size or (height, width)), channels),
+        assumed,
+    )
+
+
+def _print_places(experiment: "Experiment", images: Images) -> None:
     """Print what the method keeps and sends, in bytes, with the model of a recipe and all of its classes."""
     from rich.table import Table
 
     from fedclass.cli.display import console
-    from fedclass.data.datasets import find_source
-    from fedclass.data.schedule import task_sizes
-    from fedclass.experiment.recipe import load
     from fedclass.federation.quotas import AVAILABLE
     from fedclass.methods.declare import Sizes
     from fedclass.runs.counted import counted
     from fedclass.wire import nbytes
 
-    experiment = load(recipe, overrides, method=name)
-    source = find_source(experiment.data.name)
-    height, width, channels = source.shape or (32, 32, 3)
-    classes = len(source.classes) or sum(task_sizes(experiment.stream.tasks, 10))
+    classes, (height, width, channels) = images.classes, images.shape
     model = experiment.build((height, width), check=False)
     model.grow_to(classes, seed=experiment.seed_of("initialisation"))
     sizes, declared, optimizer = Sizes.of(model), experiment.method.declare(), experiment.server.declare()
@@ -102,6 +134,13 @@ def _print_places(name: str, recipe: str | None, overrides: list[str]) -> None:
             shape = " x ".join(map(str, spec.shape)) or "a number"
             table.add_row(f"{place}: {tensor} ({shape})", who, f"{spec.nbytes(sizes):,}")
     console.print()
+    if images.assumed:
+        console.print(
+            f"assumed: {classes} classes, {width}x{height}x{channels}; the images of {experiment.data.name} were not "
+            "read. With other images, bytes differ.",
+            style="yellow",
+            highlight=False,
+        )
     console.print(table)
     budget = experiment.memory.per_class * classes if experiment.memory.per_class else experiment.memory.per_client or 0
     kept = declared.kept_bytes(sizes, exemplars=budget, image=height * width * channels)

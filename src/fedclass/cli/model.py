@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedclass.cli.data import PathOption
-from fedclass.errors import DataError
+from fedclass.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from fedclass.experiment.trained import Evaluation, Prediction, TrainedModel
@@ -137,6 +137,8 @@ def evaluate(
 
     Example:  fedclass evaluate runs/mine cifar10 --path ~/cifar-10-batches-bin
     """
+    if not 0 < fraction <= 1:
+        raise ConfigError(f"--fraction {fraction:g}: must be a number above 0 and at most 1")
     result = _loaded(run).evaluate(dataset, path=path, fraction=fraction)
     if as_json:
         print(json.dumps(asdict(result), allow_nan=False))

@@ -9,8 +9,8 @@ from itertools import product
 from pathlib import Path
 
 from fedclass.errors import ConfigError
-from fedclass.experiment.config import Experiment
-from fedclass.experiment.recipe import as_override, load, typed_overrides
+from fedclass.experiment.config import SECTIONS, Experiment
+from fedclass.experiment.recipe import as_override, find_method, load, seed_among, typed_overrides
 from fedclass.methods import METHODS, Method
 from fedclass.methods.base import parameters
 from fedclass.runs.config_file import flat
@@ -90,13 +90,14 @@ def read_sweep(
         key = key.strip()
         if not equals or not key:
             raise ConfigError(f"{setting}: write it as table.key=value,value, such as method.beta=1,3")
-        if key == "seed":
-            raise ConfigError(f"{setting}: a seed is not a setting to sweep; give seeds as seeds, {text}")
+        if seed_among([setting]):
+            raise _seed_as_setting(setting)
         if key in keys:
             raise ConfigError(f"{setting}: {key} is given twice; give all its values at once, {key}=1,3")
         keys[key] = _parts(text, f"{setting}")
         if len(set(keys[key])) < len(keys[key]):
-            raise ConfigError(f"{setting}: a value is given twice; write a list in brackets, such as [5,5]")
+            hint = f"; write a list in brackets, {key}=[{text}]" if _takes_a_list(key) else ""
+            raise ConfigError(f"{setting}: a value is given twice{hint or '; give each value once'}")
     if not any(len(values) > 1 for values in keys.values()):
         raise ConfigError("nothing to sweep: give a key several values, such as method.beta=0,1,3")
     choices = []
@@ -105,6 +106,17 @@ def read_sweep(
         varied = [o for o, values in zip(overrides, keys.values(), strict=True) if len(values) > 1]
         choices.append(Choice(" ".join(varied), method, tuple(overrides)))
     return choices
+
+
+def _seed_as_setting(word: str) -> ConfigError:
+    seeds = word.partition("=")[2].strip()
+    return ConfigError(f"{word}: the seed is not a setting here; give --seeds {seeds}, or in Python seeds={seeds!r}")
+
+
+def _takes_a_list(key: str) -> bool:
+    section, _, name = key.partition(".")
+    kind = SECTIONS.get(section)
+    return kind is not None and any(f.name == name and "list[" in str(f.type) for f in fields(kind))
 
 
 def _typed(key: str, values: object) -> str:
@@ -143,10 +155,14 @@ def expand(
 
     The same command, typed again, therefore finds the same directories and resumes them.
     """
+    shared = typed_overrides(overrides)
+    if word := seed_among(shared):
+        raise _seed_as_setting(word)
+    _check_parameters(choices, shared)
     members = []
     for choice in choices:
         for seed in seeds:
-            experiment = load(recipe, [*typed_overrides(overrides), *choice.overrides], method=choice.method, seed=seed)
+            experiment = load(recipe, [*shared, *choice.overrides], method=choice.method, seed=seed)
             members.append(Member(choice, experiment, root / f"{folder_name(choice.name)}-s{seed}"))
     seen: dict[str, Choice] = {}
     for member in members:
@@ -154,6 +170,23 @@ def expand(
         if other is not member.choice:
             raise ConfigError(f"{other.name} and {member.choice.name} are the same setting; name it once")
     return members
+
+
+def _check_parameters(choices: Sequence[Choice], shared: Sequence[str]) -> None:
+    """A parameter that only some of the methods have must be given to these."""
+    for word in shared:
+        table, _, parameter = word.partition(".")
+        key = parameter.partition("=")[0].strip()
+        if table != "method" or key == "name":
+            continue
+        lacking = [choice.name for choice in choices if choice.method and not _has_parameter(choice.method, key)]
+        if 0 < len(lacking) < len(choices):
+            written = ",".join(c.name if c.name in lacking else f"{c.name}:{parameter}" for c in choices)
+            raise ConfigError(f"{word}: {lacking[0]} has no parameter {key!r}; write the methods as {written}")
+
+
+def _has_parameter(method: str | type[Method] | Method, name: str) -> bool:
+    return any(f.name == name for f in fields(find_method(method) if isinstance(method, str) else method))
 
 
 def folder_name(name: str) -> str:

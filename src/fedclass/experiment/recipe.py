@@ -52,6 +52,8 @@ def load(
         table["seed"] = seed
     given = typed_overrides(overrides)
     _only_one_place(given)
+    if seed is not None and (word := seed_among(given)):
+        raise ConfigError(f"{word}: the seed is also given as seed {seed}; leave out one of the two")
     for override in given:
         _override(table, override)
     try:
@@ -216,6 +218,11 @@ def as_override(key: str, value: object) -> str:
         return f"{key}={json.dumps(value, allow_nan=False)}"
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{key} = {value!r}: use finite numbers, text, or lists of them ({error})") from error
+
+
+def seed_among(overrides: Sequence[str]) -> str | None:
+    """The override that sets the seed, if one does."""
+    return next((word for word in overrides if word.partition("=")[0].strip() == "seed"), None)
 
 
 def _only_one_place(overrides: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """Finished runs for a table, in the order in which they were compared."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fedclass.errors import RunError
@@ -23,9 +23,13 @@ def collect(paths: Sequence[Path], warn: Callable[[str], None]) -> tuple[list[Re
     for path in paths:
         roots = find_runs(path)
         orders = {folder: Order.read(folder) for folder in sorted({root.parent for root in roots}, key=_natural)}
+        if path not in roots:
+            roots = _without_dropped(roots, orders, warn)
         places = {folder: number for number, folder in enumerate(orders)}
         roots.sort(key=lambda root: (places[root.parent], orders[root.parent].place(root.name), _natural(root)))
         finished = [root for root in roots if RunDirectory(root).summary.exists()]
+        if not roots:
+            raise RunError(f"{path}: contains no runs; `fedclass run` makes one")
         if not finished:
             raise RunError(f"{path}: contains no finished runs; `fedclass list {path}` shows how far they got")
         for root in roots:
@@ -35,6 +39,15 @@ def collect(paths: Sequence[Path], warn: Callable[[str], None]) -> tuple[list[Re
         if path not in roots:  # a single run has no reference
             against = against or next((order.against for order in orders.values() if order.against), None)
     return list(found.values()), against
+
+
+def _without_dropped(roots: Sequence[Path], orders: Mapping[Path, Order], warn: Callable[[str], None]) -> list[Path]:
+    """Of a sweep with a budget, only the runs of its best setting."""
+    left = [root for root in roots if root.name not in orders[root.parent].dropped]
+    for folder in dict.fromkeys(root.parent for root in roots if root not in left):
+        shown = ", ".join(root.name for root in left if root.parent == folder)
+        warn(f"{folder}: candidates that a sweep with a budget dropped are left out; what is shown: {shown}")
+    return left
 
 
 def _natural(path: Path) -> list[tuple[float, str]]:

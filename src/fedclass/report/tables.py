@@ -118,20 +118,21 @@ def _table(found: Sequence[Row], images: str, best: Row | None = None) -> Table:
     results = [run for row in found for run in row.runs]
     first, word = results[0].summary, images.replace("_", " ")
     tasks = first["tasks"]
+    seeds = sorted({result.summary["seed"] for result in results})
     cells = []
     for row in found:
+        own_seeds = "" if list(row.seeds) == seeds else f", {listed(row.seeds)}"
         on_tasks = zip(*(run.summary[f"{images}accuracy_matrix"][-1] for run in row.runs), strict=True)
         overall, forgetting = (mean_deviation(row.runs, images + key) for key in HEADLINES.values())
         mark = MARK if images == VALIDATION and row is best and len(found) > 1 else ""
         cells.append(
             (
-                str(row.label),
+                f"{row.label}{own_seeds}",
                 *(str(MeanDeviation(tuple(known(values)))) for values in on_tasks),
                 overall + mark,
                 forgetting,
             )
         )
-    seeds = sorted({result.summary["seed"] for result in results})
     notes = [
         "All in percent. Tasks: class-balanced accuracy after the last task. Global: accuracy per image, all classes.",
         "Forgetting: accuracy on a task when it was learned minus accuracy later, averaged (forgetting_fedclass).",

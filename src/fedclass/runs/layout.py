@@ -154,7 +154,7 @@ def write_atomically(path: Path, content: str | bytes, *, mode: int = 0o666) -> 
         raise
 
 
-def fresh(name: str) -> Path:
-    """A new path below runs/: the time, then the name."""
+def fresh(name: str, *, below: str = "runs") -> Path:
+    """A new path below runs/ or another folder: the time, then the name."""
     milliseconds = time.time_ns() // 1_000_000 % 1000  # two runs may start within a second
-    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}{milliseconds:03d}-{name}"
+    return Path(below) / f"{time.strftime('%Y%m%d-%H%M%S')}{milliseconds:03d}-{name}"

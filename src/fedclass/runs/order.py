@@ -14,10 +14,14 @@ NAME = "order.json"
 
 @dataclass(frozen=True)
 class Order:
-    """runs: names of run directories.  against: the reference row, as typed; None: the first."""
+    """runs: names of run directories.  against: the reference row, as typed; None: the first.
+
+    dropped: runs of candidates that a sweep with a budget did not choose; some lack tasks, or other seeds.
+    """
 
     runs: tuple[str, ...] = ()
     against: str | None = None
+    dropped: tuple[str, ...] = ()
 
     def place(self, name: str) -> int:
         """The position of a run. Runs that were not compared come last."""
@@ -25,8 +29,13 @@ class Order:
 
     def write(self, folder: Path) -> None:
         """Store the order. Runs of earlier comparisons in the same folder come after these."""
-        earlier = [name for name in Order.read(folder).runs if name not in self.runs]
-        content = {"runs": [*self.runs, *earlier], "against": self.against}
+        stored = Order.read(folder)
+        earlier, dropped = ([n for n in names if n not in self.runs] for names in (stored.runs, stored.dropped))
+        content = {
+            "runs": [*self.runs, *earlier],
+            "against": self.against,
+            "dropped": [*self.dropped, *dropped],
+        }
         write_atomically(folder / NAME, json.dumps(content, indent=1) + "\n")
 
     @classmethod
