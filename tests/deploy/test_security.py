@@ -236,6 +236,7 @@ def test_the_proxy_lets_sites_in_and_nobody_else(link: Link, stranger: Keys, tmp
     assert all(path.startswith("/v1/fleet/") for path in paths)
 
 
+@pytest.mark.release
 def test_a_key_is_replaced_and_a_site_removed(link: Link, tmp_path: Path) -> None:
     """The last test of this module: alpha's key is another one then, and beta is out."""
     before = registered_nodes(link.keys.folder)
