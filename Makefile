@@ -23,7 +23,7 @@ demo: .venv/ready ## FedAvg, FedCLASS and FedEven side by side on drawn digits (
 	$(BIN)/fedclass compare demo --methods fedavg,fedclass,fedeven
 
 test: .venv/ready ## the tests; at the end, what was skipped and how to have it
-	$(BIN)/pytest --numprocesses 5 --dist worksteal -m 'not release'
+	$(BIN)/pytest --numprocesses 4 --dist worksteal -m 'not release'
 
 test-fast: .venv/ready ## the tests without whole runs, processes, servers or a browser (a minute)
 	$(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not slow and not release'
