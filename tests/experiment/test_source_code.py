@@ -292,6 +292,7 @@ DOUBTFUL = {
     "exec": ("", "exec('1')"),
     "any variable": ("import os", "os.environ[str(client)]"),
     "all variables": ("import os", "dict(os.environ)"),
+    "one by name and any other": ("import os", "os.environ['HOME'], os.environ[str(client)]"),
     "compiled code at the top": ("from safetensors.torch import load_file\nif 0: load_file('x')", "pass"),
 }
 
@@ -307,6 +308,7 @@ def test_what_cannot_be_known_is_a_doubt(case: str, tiny: Tiny, project: Project
 READ_VARIABLE = {
     "as the module is imported": ("import os\nF = float(os.environ.get('MY_FACTOR', 1))", "pass"),
     "in training": ("import os", "F = float(os.environ['MY_FACTOR'])"),
+    "twice": ("import os\nF = os.getenv('MY_FACTOR')\nG = os.getenv('MY_FACTOR')", "pass"),
     "by its other name": ("from os import getenv\nF = getenv('MY_FACTOR')", "pass"),
 }
 

@@ -30,6 +30,7 @@ READS = {
 }
 COMPILED = {"load_file", "safe_open", "from_file", "File"}  # they open files where Python does not see it
 VARIABLES = {"environ", "getenv"}
+Place = tuple[int, int | None]  # line, and the column where it ends
 
 
 @dataclass(frozen=True)
@@ -108,11 +109,12 @@ class Module:
         if self.tree is None:
             return
         unwatched = usercode.imported_at(self.name) is None
-        for name, line, inside in _names(self.tree, inside=False):
+        for name, at, inside in _names(self.tree, inside=False):
+            line, _ = at
             if name in IMPORTS_BY_NAME:
                 yield f"{self.label}, line {line}: {name} may run code that cannot be traced"
             elif name in VARIABLES:
-                if line not in self.variables.values():
+                if at not in self.variables:
                     yield f"{self.label}, line {line}: {name} may read any environment variable"
             elif (name in READS or name.startswith("read_")) and (
                 in_functions if inside else unwatched or name in COMPILED
@@ -120,19 +122,19 @@ class Module:
                 yield f"{self.label}, line {line}: {name} may read files that cannot be traced"
 
     @cached_property
-    def variables(self) -> dict[str, int]:
-        """The environment variables that it names where it reads them, each with a line."""
+    def variables(self) -> dict[Place, str]:
+        """The environment variables that it reads by name, and where."""
         found = {}
         for node in ast.walk(self.tree or ast.Module([], [])):
             match node:
                 case ast.Subscript(value=place, slice=ast.Constant(value=str(name))) if _called(place) == "environ":
-                    found[name] = place.lineno
+                    found[_place(place)] = name
                 case ast.Call(func=function, args=[ast.Constant(value=str(name)), *_]) if _called(function) == "getenv":
-                    found[name] = function.lineno
+                    found[_place(function)] = name
                 case ast.Call(
                     func=ast.Attribute(value=place, attr="get"), args=[ast.Constant(value=str(name)), *_]
                 ) if _called(place) == "environ":
-                    found[name] = place.lineno
+                    found[_place(place)] = name
         return found
 
 
@@ -141,15 +143,19 @@ def _called(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
-def _names(node: ast.AST, *, inside: bool) -> Iterator[tuple[str, int, bool]]:
-    """Every name and attribute that is used, with its line, and whether within a function."""
+def _place(node: ast.expr | ast.alias) -> Place:
+    return node.lineno, node.end_col_offset
+
+
+def _names(node: ast.AST, *, inside: bool) -> Iterator[tuple[str, Place, bool]]:
+    """Every name and attribute that is used, where, and whether within a function."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Name):
-            yield child.id, child.lineno, inside
+            yield child.id, _place(child), inside
         elif isinstance(child, ast.Attribute) and child.attr not in BARE:
-            yield child.attr, child.lineno, inside
+            yield child.attr, _place(child), inside
         elif isinstance(child, ast.alias) and child.asname:
-            yield child.name.rpartition(".")[2], child.lineno, True  # used under another name, anywhere
+            yield child.name.rpartition(".")[2], _place(child), True  # used under another name, anywhere
         within = inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         yield from _names(child, inside=within)
 

@@ -79,7 +79,7 @@ def of_code(experiment: Experiment) -> Sources:
         doubts += module.doubts(in_functions=module in of_method)
         doubts += [f"{module.label} uses {what}, which may read anything" for what in usercode.went_beyond(name)]
         opened |= dict.fromkeys(usercode.opened_by(name))
-        variables |= {variable: _value_digest(variable) for variable in module.variables}
+        variables |= {variable: _value_digest(variable) for variable in module.variables.values()}
     opened = {path: file_digest(Path(path)) for path in sorted(opened)}
     doubts += [f"{path} was opened, and is gone" for path, digest in opened.items() if not digest]
     return Sources(
