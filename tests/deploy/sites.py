@@ -1,14 +1,16 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from fedclass.deploy.server import told
 from fedclass.deploy.site import MissingAttachmentError, Site, SiteSettings
+from fedclass.deploy.site_store import FederationFolder
 from fedclass.experiment.setup import Setup
-from fedclass.wire import Job, Plan, Update, sha256
+from fedclass.wire import Job, Plan, Update, Weights, sha256
 
 
 def plan_of(
@@ -77,3 +79,63 @@ def write_folder(root: Path, images: np.ndarray, names: Sequence[str]) -> Path:
         (root / name).mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels.squeeze()).save(root / name / f"{at:04d}.png")
     return root
+
+
+class Trial:
+    """One site with images of classes 0 to 3, and a server that teaches 0 and 1 first, then 2 and 3."""
+
+    def __init__(self, setup: Setup, root: Path, **settings: Any) -> None:
+        self.setup, self.data, self.store = setup, root / "photos", root / "store"
+        self.data.mkdir(parents=True)
+        self.settings = SiteSettings(
+            **{"name": "ward-7", "data": self.data, "store": self.store, "holdout": 0.0, **settings}
+        )
+        self.folder = FederationFolder(self.store / "trial")
+
+    @property
+    def site(self) -> Site:
+        return Site(self.settings)  # a new one each time: all it knows is on the disk
+
+    def add(self, label: int, first: int, after: int) -> None:
+        """Put the data set's images first .. after-1 of a class into the site's folder."""
+        stream = self.setup.stream
+        index = np.flatnonzero(stream.targets == label)[first:after]
+        for at, image in zip(range(first, after), stream.data.train.images[index], strict=True):
+            write_folder(self.data / "new", image[None], [str(label)])
+            (self.data / str(label)).mkdir(exist_ok=True)
+            (self.data / "new" / str(label) / "0000.png").rename(self.data / str(label) / f"{at:04d}.png")
+            (self.data / "new" / str(label)).rmdir()
+            (self.data / "new").rmdir()
+
+    def remove(self, label: int, *numbers: int) -> None:
+        for at in numbers:
+            (self.data / str(label) / f"{at:04d}.png").unlink()
+
+    def weights(self, task: int, seed: int = 0) -> Weights:
+        model = self.setup.build()
+        model.grow_to(self.setup.stream.classes_until(task), seed=seed)
+        return model.weights()
+
+    def job(self, task: int, phase: Any = "train", *, round: int = 0, seed: int = 0) -> tuple[Plan, Job]:
+        teacher = self.weights(task - 1) if task and phase == "train" else None
+        plan = plan_of(self.setup, task, teacher=None if teacher is None else sha256(teacher))
+        return plan, Job(5, task, round if phase == "train" else 2, phase, self.weights(task, seed), teacher)
+
+    def run(self, task: int, phase: Any = "train", *, round: int = 0, seed: int = 0) -> Update:
+        return self.site.run(*self.job(task, phase, round=round, seed=seed))
+
+    def exemplars(self, tasks: int) -> dict[str, list[str]]:
+        """Class -> digests of what is kept of it."""
+        state = self.folder.state(tasks)
+        kept: dict[str, list[str]] = {name: [] for name in state.classes}
+        for entry in state.ledger:
+            kept[entry.label].append(entry.sha256)
+        return kept
+
+
+def same(found: Update, wanted: Update) -> bool:
+    return (found.examples, dict(found.metrics), sha256(found.weights)) == (
+        wanted.examples,
+        dict(wanted.metrics),
+        sha256(wanted.weights),
+    )
