@@ -523,7 +523,7 @@ def test_editing_fedclass_itself_changes_the_key_and_editing_what_only_shows_res
     tiny_settings: list[str], tmp_path: Path
 ) -> None:
     copy = tmp_path / "fedclass"
-    shutil.copytree(Path(fedclass.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(fedclass.__file__).parent, copy)  # compiled modules, too: they belong to their sources
 
     def printed() -> Any:
         words = [sys.executable, "-c", PRINT_KEY, *tiny_settings]

@@ -26,8 +26,9 @@ def test_the_badges_say_what_the_project_declares(pictures):
 
 def test_the_live_display_is_drawn_from_recorded_events(pictures, made, told, monkeypatch):
     monkeypatch.setattr(display, "console", display.console)  # drawing takes another one
-    made("all/fedavg-s0", method="fedavg")
-    folder = made("all/fedclass-s0", events=told(finished=False)).parent
+    recipe = '[data]\nfraction = 0.01\n\n[train]\nrounds = 2\n\n[method]\nname = "{}"\n'
+    made("all/fedavg-s0", method="fedavg", config=recipe.format("fedavg"))
+    folder = made("all/fedclass-s0", events=told(finished=False), config=recipe.format("fedclass")).parent
     drawn = pictures.live(folder, share=1.0)
     lines = "".join(ElementTree.fromstring(drawn).itertext()).replace("\xa0", " ")
     assert "fedavg" in lines
