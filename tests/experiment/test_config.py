@@ -62,6 +62,7 @@ def test_no_other_recipes_come_along() -> None:
     ours = {
         "digits_5task",
         "digits_misaligned",
+        *(f"characters_{tasks}task" for tasks in (10, 25, 50)),
         "emnist_10task",
         "cifar10_5task",
         "cifar100_10task",
