@@ -16,6 +16,23 @@ def results_table(results):
     return table
 
 
+def test_many_tasks_share_columns(result):
+    """25 tasks: three a column, of which the last has one; a task without test images does not count."""
+    last = tuple(float(task) for task in range(1, 26))
+    run = result("fedavg", last=last)
+    run.summary["accuracy_matrix"][-1][1] = None
+    (table,) = results_tables([run])
+    assert table.title.startswith("synnum {5,5,...,5} in 25 tasks")
+    assert table.columns[1:3] == ("tasks 1 to 3", "tasks 4 to 6")
+    assert table.columns[9:] == ("task 25", "global", "forgetting")
+    assert table.rows[0][1:3] == ("2.0", "5.0")  # of 1 and 3; of 4, 5 and 6
+    assert table.rows[0][9] == "25.0"
+    assert "Columns of several tasks: the mean of their accuracies." in table.notes
+    (few,) = results_tables([result("fedwa", last=last[:10])])
+    assert few.columns[1:-2] == tuple(f"task {task}" for task in range(1, 11))
+    assert not any("several tasks" in note for note in few.notes)
+
+
 @pytest.mark.parametrize(
     ("values", "text"),
     [

@@ -11,11 +11,7 @@ from fedclass.report.rows import Row, Setting, check_seeds, rows
 from fedclass.report.tables import TEST, VALIDATION, Table, chosen, images_of, reference_row, streams
 from fedclass.runs.summary import Result
 
-COMPARED = (
-    "global",
-    "forgetting",
-    *(f"task {number}" for number in range(1, 100)),
-)  # endings of the columns that hold figures
+COMPARED = re.compile(r"(global|forgetting|task \d+|tasks \d+ to \d+)$")  # endings of the columns that hold figures
 WIDE = 84  # characters; more do not fit into one column of a page
 TITLES = {method: known.title for method, known in KNOWN.items() if known.title is not None}
 DATA = {
@@ -88,7 +84,7 @@ def best_cells(table: Table) -> set[tuple[int, int]]:
     """Row and column of the highest mean accuracy and the lowest forgetting, if there are several seeds and rows."""
     found = set()
     for column, name in enumerate(table.columns):
-        if not name.endswith(COMPARED):
+        if not COMPARED.search(name):
             continue
         cells = [(float(row[column].split()[0]), number) for number, row in enumerate(table.rows) if "±" in row[column]]
         if len(cells) > 1:

@@ -6,7 +6,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from fedclass.errors import RunError
-from fedclass.metrics import known
+from fedclass.metrics import known, mean_of_known
 from fedclass.report.rows import Row, Setting, check_seeds, data_title, find, rows
 from fedclass.report.statistics import paired
 from fedclass.runs.config_file import read_config
@@ -17,6 +17,7 @@ OWN_ORDERS = {"seeded", "released-by-seed"}  # values of stream.class_order with
 HEADLINES = {"global": "accuracy_last", "forgetting": "forgetting_fedclass"}
 TEST, VALIDATION = "", "validation_"  # prefix of a figure's name in a summary, by the images behind it
 MARK = " *"
+MOST_TASKS = 10  # columns; more tasks are put together
 
 ONE_SEED = ("Percentage points. One seed ranks nothing; several, such as 0,1,2, give intervals.",)
 SEVERAL_SEEDS = (
@@ -122,7 +123,7 @@ def _table(found: Sequence[Row], images: str, best: Row | None = None) -> Table:
     cells = []
     for row in found:
         own_seeds = "" if list(row.seeds) == seeds else f", {listed(row.seeds)}"
-        on_tasks = zip(*(run.summary[f"{images}accuracy_matrix"][-1] for run in row.runs), strict=True)
+        on_tasks = zip(*(_together(run.summary[f"{images}accuracy_matrix"][-1]) for run in row.runs), strict=True)
         overall, forgetting = (mean_deviation(row.runs, images + key) for key in HEADLINES.values())
         mark = MARK if images == VALIDATION and row is best and len(found) > 1 else ""
         cells.append(
@@ -137,6 +138,8 @@ def _table(found: Sequence[Row], images: str, best: Row | None = None) -> Table:
         "All in percent. Tasks: class-balanced accuracy after the last task. Global: accuracy per image, all classes.",
         "Forgetting: accuracy on a task when it was learned minus accuracy later, averaged (forgetting_fedclass).",
     ]
+    if len(tasks) > MOST_TASKS:
+        notes.insert(1, "Columns of several tasks: the mean of their accuracies.")
     if images == VALIDATION:
         notes.append("Validation: on training images that clients held out (data.validation), by which to choose.")
         notes += [f"{MARK.strip()} the highest validation accuracy"] if best is not None and len(found) > 1 else []
@@ -149,7 +152,7 @@ def _table(found: Sequence[Row], images: str, best: Row | None = None) -> Table:
     on = "" if best is None else ", on test images" if images == TEST else ", on validation images"
     return Table(
         title=f"{called} {sizes(tasks)}{on}, {listed(seeds)}{spread}",
-        columns=("method (variant)", *(f"{word}{name}" for name in (*_tasks(tasks), *HEADLINES))),
+        columns=("method (variant)", *(f"{word}{name}" for name in (*_task_columns(len(tasks)), *HEADLINES))),
         rows=tuple(cells),
         notes=(*notes, *one_order(results), *unofficial(results), *mixed_code(results)),
     )
@@ -167,8 +170,22 @@ def headlines_first(table: Table) -> Table:
     return replace(table, columns=moved(table.columns), rows=tuple(map(moved, table.rows)))
 
 
-def _tasks(tasks: Sequence[int]) -> list[str]:
-    return [f"task {i + 1}" for i in range(len(tasks))]
+def _task_groups(tasks: int) -> list[range]:
+    """One task each, or several that follow each other where there would be too many columns."""
+    step = -(-tasks // MOST_TASKS)
+    return [range(start, min(start + step, tasks)) for start in range(0, tasks, step)]
+
+
+def _task_columns(tasks: int) -> list[str]:
+    groups = _task_groups(tasks)
+    return [
+        f"task {group[0] + 1}" if len(group) == 1 else f"tasks {group[0] + 1} to {group[-1] + 1}" for group in groups
+    ]
+
+
+def _together(accuracies: Sequence[float | None]) -> list[float | None]:
+    """Accuracies on tasks, by column: means over each column's tasks."""
+    return [mean_of_known(accuracies[task] for task in group) for group in _task_groups(len(accuracies))]
 
 
 def differences_table(found: Sequence[Row], reference: Row, *, images: str = "") -> Table:
@@ -247,6 +264,8 @@ def _differences(row: Row, reference: Row | None, images: str) -> dict[str, Any]
 
 
 def sizes(tasks: Sequence[int]) -> str:
+    if len(tasks) > MOST_TASKS:
+        return "{" + f"{','.join(map(str, tasks[:2]))},...,{tasks[-1]}" + "}" + f" in {len(tasks)} tasks"
     return "{" + ",".join(map(str, tasks)) + "}"
 
 
