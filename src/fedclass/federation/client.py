@@ -33,8 +33,6 @@ from fedclass.models.incremental import IncrementalModel
 from fedclass.rng import array_generator, generator, seed_streams
 from fedclass.wire import Job, Tensors, Update, Weights
 
-MOST_PREPARED = 1 << 30  # bytes of normalised images kept for a round; beyond that, they are normalised per batch
-
 
 def _purpose(job: Job) -> tuple[object, ...]:
     return job.phase, "client", job.client, "task", job.task, "round", job.round
@@ -246,16 +244,11 @@ class Client:
             return  # torch would split an empty index into one empty batch
         rng = generator(self.seed, "client", job.client, "task", job.task, "round", job.round)
         images, targets = torch.from_numpy(index), self._targets[torch.from_numpy(index)]
-        vary = self.train.augment != "none" or self.transform is not None
-        height, width = self._images.shape[1:3]
-        large = 12 * height * width * len(index) > MOST_PREPARED  # bytes
-        prepared = None if vary or large else self._normalised(images)
-        logits = self._teacher_logits(job, prepared, context)
+        logits = self._teacher_logits(job, images, context)
         self._seed(job)
         for _ in range(epochs):
             for chosen in torch.randperm(len(index), generator=rng).split(self.train.batch_size):
-                inputs = self._vary(self._images[images[chosen]], rng) if prepared is None else prepared[chosen]
-                inputs = as_input(inputs).to(self.device)
+                inputs = as_input(self._vary(self._images[images[chosen]], rng)).to(self.device)
                 previous: Tensor | None = None
                 if logits is not None:
                     previous = logits[chosen.to(self.device)]
@@ -269,14 +262,15 @@ class Client:
             images = as_input(self._normalised(part)).to(self.device)
             yield Batch(images, self._targets[part].to(self.device), None)
 
-    def _teacher_logits(self, job: Job, prepared: Tensor | None, context: ClientContext) -> Tensor | None:
+    def _teacher_logits(self, job: Job, images: Tensor, context: ClientContext) -> Tensor | None:
         """(n, g), for all of the client's images at once, if they are the same in every epoch."""
         if self.teacher is None:
             return None
         self.teacher.load(self._teacher_weights(job, context))
-        if prepared is None or not self.teacher.loaded:
+        if self.train.augment != "none" or self.transform is not None or not self.teacher.loaded:
             return None
-        return self.teacher.logits(prepared, client=job.client, task=job.task, seed=self.seed)
+        parts = (as_input(self._normalised(part)).to(self.device) for part in images.split(INFERENCE_BATCH))
+        return self.teacher.logits(parts, len(images), client=job.client, task=job.task, seed=self.seed)
 
     def _teacher_weights(self, job: Job, context: ClientContext) -> Weights | None:
         if self.declared.teacher == "received" and job.task > 0:
