@@ -245,7 +245,7 @@ class Run:
         with spent(answers.phases, "evaluate"):
             counts = self.evaluator.after_round(after, self.tell)
         self.tell(_round_finished(state, answers, counts, began, self.totals.bytes_up - bytes_up))
-        aside = self.rollback.aside(state, answers, answers.blamed)
+        aside = self.rollback.aside(state, answers)
         return replace(after, round=state.round + 1, reached=state.reached | {*asked}, aside=aside)
 
     def _sample(self, state: State) -> list[int]:

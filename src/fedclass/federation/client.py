@@ -79,7 +79,8 @@ class Client:
         if (fault := frozen_flaw(job, self.model)) is not None:
             raise ClientError(f"{job.where}: {fault}")
         with failures_named(job.where, self.method), self.model.frozen_kept():
-            return {"train": self._train, "count": self._count}.get(job.phase, self._end_task)(job)
+            phases = {"train": self._train, "count": self._count, "end_task": self._end_task}
+            return phases[job.phase](job)
 
     def _train(self, job: Job) -> Update:
         state = self._caught_up(job)
@@ -100,16 +101,7 @@ class Client:
             if number % batches_per_epoch == 0:
                 steps.set(self._rates(job, epoch=number // batches_per_epoch))
             steps.clear()
-            try:
-                loss = self.method.loss(context, batch)
-            except ValueError as error:
-                if "more than 1 value per channel" not in str(error):
-                    raise
-                raise ConfigError(
-                    f"client {job.client} has a batch of one image, which this model cannot normalise ({error}); "
-                    "change train.batch_size, or set model.norm=group"
-                ) from error
-            check.loss(loss)
+            loss = self._loss(job, context, batch)
             loss.backward()
             if adjusts:
                 gradient = self.model.flat.grad
@@ -136,6 +128,19 @@ class Client:
             metrics={"loss": float(total) / max(samples, 1), "samples": float(samples)},
             extras=self._checked(job, "end_round", outcome.uploads, self.declared.uploads.get("train", {})),
         )
+
+    def _loss(self, job: Job, context: ClientContext, batch: Batch) -> Tensor:
+        try:
+            loss = self.method.loss(context, batch)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise ConfigError(
+                f"client {job.client} has a batch of one image, which this model cannot normalise ({error}); "
+                "change train.batch_size, or set model.norm=group"
+            ) from error
+        Checks(job.where, self.method).loss(loss)
+        return loss
 
     def _rates(self, job: Job, *, epoch: int) -> Rates:
         progress = Progress(job.round, self.train.rounds, epoch, self.train.local_epochs)
@@ -342,24 +347,7 @@ class Client:
         kept = [(at, place[image]) for at, image in enumerate(after) if image in place]
         new = [at for at, image in enumerate(after) if image not in place]
         old = grown(before.rows.tensors, self.declared.rows, self.model, before.rows.classes, rows=True)
-        fresh: Tensors = {}
-        if new:
-            chosen = ClientState(exemplars=exemplars)
-            parts = [self._exemplars(chosen, part) for part in torch.tensor(new).split(INFERENCE_BATCH)]
-            context = self._context(job, chosen, exemplars.index)
-            unchanged = self._unchanged(job, context)
-            made = [
-                self._checked(
-                    job,
-                    "annotate",
-                    self.method.annotate(context, part.images, part.labels),
-                    self.declared.rows,
-                    rows=len(part.labels),
-                )
-                for part in parts
-            ]
-            unchanged("annotate")
-            fresh = {name: torch.cat([rows[name] for rows in made]) for name in self.declared.rows}
+        fresh = self._new_rows(job, exemplars, torch.tensor(new)) if new else {}
         sizes = Sizes.of(self.model)
         rows = {}
         for name, spec in self.declared.rows.items():
@@ -370,6 +358,19 @@ class Client:
             if new:
                 rows[name][torch.tensor(new)] = fresh[name]
         return rows
+
+    def _new_rows(self, job: Job, exemplars: Exemplars, new: Tensor) -> Tensors:
+        """What the method keeps with the exemplars at these positions of `exemplars.index`."""
+        chosen = ClientState(exemplars=exemplars)
+        context = self._context(job, chosen, exemplars.index)
+        unchanged = self._unchanged(job, context)
+        made = []
+        for positions in new.split(INFERENCE_BATCH):
+            part = self._exemplars(chosen, positions)
+            rows = self.method.annotate(context, part.images, part.labels)
+            made.append(self._checked(job, "annotate", rows, self.declared.rows, rows=len(part.labels)))
+        unchanged("annotate")
+        return {name: torch.cat([rows[name] for rows in made]) for name in self.declared.rows}
 
     def _importance(self, job: Job, exemplars: Exemplars, arrived: Index) -> dict[int, float]:
         """The method's score of each image that has arrived."""
