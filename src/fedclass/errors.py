@@ -5,7 +5,8 @@
     ├── DataError       files are missing, damaged, or do not hold what they should
     ├── RunError        a run directory cannot be written, or is not one
     ├── RoundError      a round could not be completed (too few usable updates)
-    └── ClientError     a client's work failed, in a method or model of the user's or for lack of memory
+    ├── ClientError     a client's work failed, in a method or model of the user's or for lack of memory
+    └── HookError       a method's hook failed at the server, or in an evaluation
 
 A message says where, what, and what to do next. The command line prints it without a traceback and exits with
 `exit_code`.
@@ -33,4 +34,8 @@ class RoundError(FedclassError):
 
 
 class ClientError(FedclassError):
+    exit_code = 1
+
+
+class HookError(FedclassError):
     exit_code = 1

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from importlib import metadata, resources
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -15,11 +14,9 @@ from PIL import Image
 
 from commands import called as fedclass
 from fedclass import __version__
-from fedclass.cli.catalogue import glance
-from fedclass.cli.keys import STORED, renew
+from fedclass.cli.catalogue import FILE, renew
 from fedclass.cli.version import commit
 from fedclass.experiment.config import Experiment
-from fedclass.methods import METHODS
 from fedclass.runs.config_file import flat
 from fedclass.runs.events import EventLog, RoundFinished, RunFailed, RunStarted, read_events
 
@@ -298,6 +295,7 @@ def test_commands_that_train_nothing_do_not_wait_for_torch(tmp_path: Path) -> No
     (tmp_path / "runs").mkdir()
     commands = ["--help", "--version", "run --help", "data list", "methods", "list", "cache show", "reproduce"]
     commands += ["keys", "keys train.rounds", "keys method --method fedwa", "cache prune --older-than 9999"]
+    commands += ["methods scaffold", "benchmark list", "benchmark show digits_5task-reduced"]
     commands += [f"{words} {KEPT_RUN}" for words in ("list", "table", "watch --once")]
     code = (
         "import sys\nfrom fedclass.cli import main\n"
@@ -306,27 +304,18 @@ def test_commands_that_train_nothing_do_not_wait_for_torch(tmp_path: Path) -> No
         "    try: main()\n"
         "    except SystemExit as ended: assert not ended.code, (words, ended.code)\n"
         "    assert 'torch' not in sys.modules, f'torch was imported by {words}'\n"
+        "import fedclass.deploy.status\n"  # of `deploy status`, which needs a federation
+        "assert 'torch' not in sys.modules, 'torch was imported by deploy status'\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
 
 
-def test_what_is_said_of_methods_without_importing_them_is_true() -> None:
-    """`fedclass methods` reads their source; this compares it with the classes themselves."""
-
-    def variants(method: type) -> tuple[str, ...]:
-        hint = get_type_hints(method).get("variant")
-        return get_args(hint) if hint else ("standard",)
-
-    read = [(each.id, each.summary, each.variants) for each in glance()]
-    assert read == [(id, (kind.__doc__ or "").splitlines()[0], variants(kind)) for id, kind in METHODS.items()]
-
-
-def test_the_stored_keys_are_those_of_the_settings(tmp_path: Path) -> None:
-    renew(tmp_path / STORED)
-    stored = resources.files("fedclass.cli") / STORED
-    advice = "settings have changed; run: python -c 'from fedclass.cli.keys import renew; renew()'"
-    assert json.loads((tmp_path / STORED).read_text()) == json.loads(stored.read_text()), advice
+def test_the_stored_descriptions_are_those_of_settings_methods_and_protocols(tmp_path: Path) -> None:
+    renew(tmp_path / FILE)
+    stored = resources.files("fedclass.cli") / FILE
+    advice = "something described has changed; run: python -c 'from fedclass.cli.catalogue import renew; renew()'"
+    assert json.loads((tmp_path / FILE).read_text()) == json.loads(stored.read_text()), advice
 
 
 def test_keys_lists_all_that_a_recipe_may_hold(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from fedclass.data.source import cache_folder
 from fedclass.errors import DataError
 from fedclass.experiment.launch import run_one
 from fedclass.experiment.setup import prepare
-from fedclass.federation import client
 
 
 @pytest.fixture
@@ -101,12 +100,10 @@ def test_another_process_maps_the_file_and_a_writer_changes_only_its_own_view(ph
 
 @pytest.mark.slow
 def test_a_run_on_mapped_images_has_the_bits_of_one_in_memory(photos: Path, tiny, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """With engines of one and of several processes; and clients with more images than may be prepared at once."""
+    """With engines of one and of several processes."""
     experiment = tiny("data.name=folder", f"data.path={photos}", method="fedavg")
     in_memory = run_one(experiment, tmp_path / "memory", engine="inprocess", reuse=False)
     monkeypatch.setattr(decoded, "MAPPED_FROM", 0)
     assert isinstance(prepare(experiment).stream.data.train.images, np.memmap)
     workers = run_one(experiment, tmp_path / "workers", engine="processes", workers=2, reuse=False)
-    monkeypatch.setattr(client, "MOST_PREPARED", 0)
-    by_batch = run_one(experiment, tmp_path / "batches", engine="inprocess", reuse=False)
-    assert in_memory["weights_sha256"] == workers["weights_sha256"] == by_batch["weights_sha256"]
+    assert in_memory["weights_sha256"] == workers["weights_sha256"]

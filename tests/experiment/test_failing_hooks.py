@@ -159,6 +159,9 @@ BEFORE = [
     (mine("__post_init__(self)", "helper()"), r"Mine cannot be made: KeyError: .*early\.py, line 8"),
     (mine("other(self)", "return 1", 'client={"sum": Spec((1,), torch.complex128)}'),
      r"declares client 'sum' as torch\.complex128, which cannot be stored"),
+    (mine("other(self)", "return 1", 'client={"sum": Spec(("klasses",))}'),
+     r"declares client 'sum' of shape \('klasses',\); write a tuple of whole numbers and of 'classes', 'features'"),
+    (mine("other(self)", "return 1", 'client={"sum": Spec("classes")}'), r"of shape 'classes'; write a tuple"),
     ("import nothing_like_it", r"cannot import 'early:Mine' \(ModuleNotFoundError: .*early\.py, line 1, in <module>\)"),
 ]  # fmt: skip
 
@@ -200,7 +203,10 @@ class Shape(torch.nn.Module):
             "model.name=builders:Shape",
             r"'builders:Shape' cannot take images of 3x8x8: RuntimeError.*builders\.py, line 14, in forward",
         ),
-        ("model.name=builders:adapted", r"add_lora: 'conv\*' matches no weight of Linear"),
+        (
+            "model.name=builders:adapted",
+            r"\[model\] name: 'builders:adapted': add_lora: 'conv\*' matches no weight of Linear",
+        ),
         (
             "data.name=builders:broken",
             r"data\.name: 'builders:broken' failed: RuntimeError: .*builders\.py, line 7, in broken",

@@ -80,7 +80,7 @@ class Mine(FedAvg):
         (
             'client={"seen": Spec(("classes",))}',
             'def end_round(self, client): return Outcome(state={"seen": [1, 2]})',
-            r"Mine.end_round: seen is list instead of a tensor",
+            r"Mine.end_round: seen is a list instead of a tensor",
         ),
         (
             "",

@@ -38,6 +38,17 @@ def test_a_run_is_gone_on_with_or_refused_by_version(tiny: Tiny, tmp_path: Path)
         run_one(experiment, root, stop_after(3))
     newest = max((root / "checkpoints").glob("*.json"))
 
+    source = (root / "source.json").read_text()
+    made_by = json.loads(source)
+    made_by["parts"][0]["version"] = "0.9.0"
+    made_by["parts"][0]["files"]["fedclass/federation/server.py"] = "0" * 64
+    (root / "source.json").write_text(json.dumps(made_by))
+    with pytest.raises(
+        RunError, match=r"its code has changed: fedclass was 0\.9\.0 and is .*\. Use fedclass 0\.9\.0, or"
+    ):
+        run_one(experiment, root, go_on=True)
+    (root / "source.json").write_text(source)
+
     begun = (root / "events.jsonl").read_text()
     assert f'"version": "{fedclass.__version__}"' in begun
     config = (root / "config.toml").read_text()

@@ -65,17 +65,21 @@ def test_steps_are_those_of_the_oracle_and_the_gradient_stays_one_vector(case: s
 
 
 def test_groups_share_memory_with_the_whole_and_cover_it_once() -> None:
+    """But for the padding, which stays zero."""
     model = network()
     before = model.flat.clone()
-    parts = model.grouped(lambda in_head, dimensions: (in_head, dimensions > 1))
-    assert set(parts) == {(False, True), (False, False), (True, True), (True, False)}
-    every = [part for group in parts.values() for part in group]
-    for part in every:
-        part.add_(1)
-        part.grad.add_(1)  # type: ignore[union-attr]
-    assert sum(map(len, every)) == len(model.flat)
-    torch.testing.assert_close(model.flat, before + 1)
-    assert bool((model.flat.grad == 1).all())  # type: ignore[union-attr]
+    groups = Steps(OptimizerSettings(head_rate=2, decay_all=False), model)._optimizer.param_groups
+    kinds = [(group["factor"], group["decays"]) for group in groups]
+    assert sorted(kinds) == [(1.0, False), (1.0, True), (2.0, False), (2.0, True)]
+    every = [part for group in groups for part in group["params"]]
+    with torch.no_grad():
+        for part in every:
+            part.add_(1)
+            part.grad.add_(1)
+    count = sum(part.numel() for part in every)
+    assert count == sum(weight.numel() for weight in model.parameters())
+    assert float((model.flat - before).sum()) == pytest.approx(count)
+    assert float(model.flat.grad.sum()) == count  # type: ignore[union-attr]
 
 
 def test_schedules_are_torchs_own_over_a_tasks_rounds() -> None:

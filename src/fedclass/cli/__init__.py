@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedclass.cli import compare, inspect, keys, listing, model, plan, report, reproduce, run, watch
+from fedclass.cli import compare, doctor, keys, listing, methods, model, plan, report, reproduce, run, watch
 from fedclass.cli.audit import app as audit
 from fedclass.cli.benchmark import app as benchmark
 from fedclass.cli.cache import app as cache
@@ -39,13 +39,13 @@ app.command("table")(compare.table)
 app.command("watch")(watch.watch)
 app.command("plan")(plan.plan)
 app.command("report")(report.report)
-app.command("methods")(inspect.methods)
+app.command("methods")(methods.methods)
 app.command("predict")(model.predict)
 app.command("evaluate")(model.evaluate)
 app.command("export")(model.export)
 app.command("list")(listing.list_)
 app.command("keys")(keys.keys)
-app.command("doctor")(inspect.doctor)
+app.command("doctor")(doctor.doctor)
 app.add_typer(benchmark, name="benchmark")
 app.add_typer(data, name="data")
 app.add_typer(cache, name="cache")

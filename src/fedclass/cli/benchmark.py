@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedclass.cli.catalogue import stored
 from fedclass.cli.compare import Against, Workers, again, end
 from fedclass.cli.run import ChangedCode, Reuse, Sinks
 from fedclass.errors import ConfigError, RunError
@@ -42,18 +43,12 @@ def list_() -> None:
     from rich.table import Table
 
     from fedclass.cli.display import console
-    from fedclass.experiment.protocol import protocols
 
     table = Table(box=None, padding=(0, 2))
     for column in ("protocol", "version", "data", "tasks", "clients", "exemplars", "rounds", "seeds"):
         table.add_column(column, no_wrap=True)
-    for each in protocols():
-        e = each.experiment()
-        memory = f"{e.memory.per_class} per class" if e.memory.per_class is not None else f"{e.memory.per_client}"
-        tasks = e.stream.tasks if isinstance(e.stream.tasks, list) else [e.stream.tasks]
-        facts = (e.data.name, f"{len(tasks)}", f"{e.partition.clients}", memory)
-        rounds = f"{e.train.rounds} x {e.train.local_epochs}"
-        table.add_row(each.name, str(each.settings.version), *facts, rounds, each.settings.seeds)
+    for name, about in stored()["protocols"].items():
+        table.add_row(name, *about["facts"])
     console.print(table)
     console.print(
         "\nExemplars: per client. Rounds: per task, times local epochs. `fedclass benchmark show NAME` says what is "
@@ -68,22 +63,36 @@ def show(
 ) -> None:
     """Show what a protocol fixes, where it comes from, and what it runs by default."""
     from fedclass.cli.display import console
-    from fedclass.experiment.protocol import find_protocol
+
+    about = None if Path(protocol).is_file() else stored()["protocols"].get(protocol)
+    if about is None:
+        from fedclass.experiment.protocol import find_protocol
+
+        about = describe(find_protocol(protocol))
+    for line in about["lines"]:
+        console.print(line, highlight=False, markup=False)
+
+
+def describe(protocol: "Protocol") -> dict[str, list[str]]:
+    """facts: its row in `benchmark list`, after its name.  lines: what `benchmark show` prints."""
     from fedclass.report.rows import text
 
-    found = find_protocol(protocol)
-    about = found.settings
+    about, e = protocol.settings, protocol.experiment()
+    memory = f"{e.memory.per_class} per class" if e.memory.per_class is not None else f"{e.memory.per_client}"
+    tasks = e.stream.tasks if isinstance(e.stream.tasks, list) else [e.stream.tasks]
+    rounds = f"{e.train.rounds} x {e.train.local_epochs}"
+    facts = [str(about.version), e.data.name, f"{len(tasks)}", f"{e.partition.clients}", memory, rounds, about.seeds]
+    reduced = protocol.reduced_by
     lines = [
-        f"{found.title}: {about.about}",
+        f"{protocol.title}: {about.about}",
         f"origin: {about.origin}",
-        *([f"REDUCED, to take minutes on two cores: {', '.join(found.reduced_by)}"] if found.reduced_by else []),
+        *([f"REDUCED, to take minutes on two cores: {', '.join(reduced)}"] if reduced else []),
         f"methods: {about.methods}; seeds {about.seeds}; tuned on {about.validation:g} of the training images",
         f"best settings: {', '.join(f'{name}:best' for name in about.best) or 'none yet'}",
-        f"fixed (sha256 {found.sha256[:16]}):",
-        *(f"  {key} = {text(value)}" for key, value in found.fixed().items()),
+        f"fixed (sha256 {protocol.sha256[:16]}):",
+        *(f"  {key} = {text(value)}" for key, value in protocol.fixed().items()),
     ]
-    for line in lines:
-        console.print(line, highlight=False, markup=False)
+    return {"facts": facts, "lines": lines}
 
 
 @app.command()

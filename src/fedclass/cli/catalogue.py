@@ -1,60 +1,43 @@
-"""The methods at a glance, read from their source code: importing them would import torch, which takes seconds."""
+"""What comes with fedclass, as its commands describe it: the keys of a recipe, the methods, the protocols.
 
-import ast
-from collections.abc import Iterator
-from dataclasses import dataclass
+Importing settings and methods imports torch, which takes seconds. Commands therefore read catalogue.json, which holds
+what `described` returns. A test compares the two. To renew the file:
+
+    python -c "from fedclass.cli.catalogue import renew; renew()"
+"""
+
+import json
+from dataclasses import asdict
+from functools import cache
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
-PACKAGE = Path(__file__).parents[1]
-STANDARD = "standard"  # the variant of a method that has no others
-
-
-@dataclass(frozen=True)
-class Glance:
-    id: str
-    summary: str
-    variants: tuple[str, ...]
+FILE = "catalogue.json"
 
 
-def glance() -> Iterator[Glance]:
-    """A line for each of `fedclass.methods.METHODS`, in its order."""
-    registry = ast.parse((PACKAGE / "methods" / "__init__.py").read_text(encoding="utf-8"))
-    homes = {
-        alias.name: PACKAGE.parent.joinpath(*str(node.module).split(".")).with_suffix(".py")
-        for node in registry.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    table = _assigned(registry, "METHODS")
-    assert isinstance(table, ast.Dict)
-    for key, value in zip(table.keys, table.values, strict=True):
-        assert isinstance(key, ast.Constant)
-        assert isinstance(value, ast.Name)
-        module = ast.parse(homes[value.id].read_text(encoding="utf-8"))
-        (found,) = (node for node in module.body if isinstance(node, ast.ClassDef) and node.name == value.id)
-        summary = (ast.get_docstring(found) or "").partition("\n")[0]
-        yield Glance(str(key.value), summary, _variants(module, found))
+@cache
+def stored() -> dict[str, Any]:
+    """keys: by table of a recipe, without [method].  methods, protocols: by name."""
+    table: dict[str, Any] = json.loads((resources.files("fedclass.cli") / FILE).read_text(encoding="utf-8"))
+    return table
 
 
-def _variants(module: ast.Module, method: ast.ClassDef) -> tuple[str, ...]:
-    """The options of the field `variant`, which is a Literal[...] or the name of one."""
-    for node in method.body:
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "variant":
-            for part in ast.walk(node.annotation):
-                literal = _assigned(module, part.id) if isinstance(part, ast.Name) else part
-                if isinstance(literal, ast.Subscript) and ast.unparse(literal.value) == "Literal":
-                    options = ast.literal_eval(literal.slice)
-                    return options if isinstance(options, tuple) else (options,)
-    return (STANDARD,)
+def described() -> dict[str, Any]:
+    """The same, from settings, methods and protocols themselves."""
+    from fedclass.cli.benchmark import describe as protocol
+    from fedclass.cli.keys import recipe_keys
+    from fedclass.cli.methods import describe as method
+    from fedclass.experiment.protocol import protocols
+    from fedclass.methods import METHODS
+
+    keys = {table: [asdict(key) for key in rows] for table, rows in recipe_keys().items() if table != "method"}
+    methods = {name: asdict(method(name)) for name in METHODS}
+    return {"keys": keys, "methods": methods, "protocols": {each.name: protocol(each) for each in protocols()}}
 
 
-def _assigned(module: ast.Module, name: str) -> ast.expr | None:
-    """The value of a name at the top level of a module."""
-    for node in module.body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        if any(ast.unparse(target) == name for target in targets):
-            assert isinstance(node, ast.Assign | ast.AnnAssign)
-            return node.value
-    return None
+def renew(path: Path = Path(__file__).with_name(FILE)) -> None:
+    """Write catalogue.json."""
+    from fedclass.runs.layout import write_atomically
+
+    write_atomically(path, json.dumps(described(), indent=1, ensure_ascii=False) + "\n")

@@ -1,10 +1,4 @@
-"""fedclass keys: every key of a recipe, from the settings' own descriptions.
-
-Importing the settings imports torch, which takes seconds. The command therefore reads keys.json, which holds what
-`recipe_keys` returns for the methods that come with fedclass. A test compares the two. To renew the file:
-
-    python -c "from fedclass.cli.keys import renew; renew()"
-"""
+"""fedclass keys: every key of a recipe, from the settings' own descriptions."""
 
 import ast
 import inspect
@@ -14,17 +8,15 @@ import textwrap
 import tokenize
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
-from importlib import resources
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 
+from fedclass.cli.catalogue import stored
 from fedclass.errors import ConfigError
 
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-STORED = "keys.json"
 PLAIN = {bool: "true, false", int: "whole number", float: "number", str: "text"}
 
 
@@ -36,6 +28,9 @@ class Key:
     default: str | None
     allowed: str
     meaning: str
+
+
+METHOD_NAME = Key("name", '"fedclass"', "an id of `fedclass methods`, package.module:Class", "the method")
 
 
 def keys(
@@ -96,23 +91,11 @@ def _chosen(known: Mapping[str, list[Key]], asked: str | None) -> Mapping[str, l
 
 def _stored_keys(method: str) -> dict[str, list[Key]] | None:
     """The keys by table, read without torch; None for a method that does not come with fedclass."""
-    stored = json.loads((resources.files("fedclass.cli") / STORED).read_text(encoding="utf-8"))
-    if method not in stored["methods"]:
+    known = stored()
+    if method not in known["methods"]:
         return None
-    tables = stored["tables"] | {"method": stored["methods"][method]}
-    return {name: [Key(**key) for key in rows] for name, rows in tables.items()}
-
-
-def renew(path: Path = Path(__file__).with_name(STORED)) -> None:
-    """Write keys.json."""
-    from fedclass.methods import METHODS
-    from fedclass.runs.layout import write_atomically
-
-    found = {method: recipe_keys(method) for method in METHODS}
-    methods = {method: [asdict(key) for key in tables.pop("method")] for method, tables in found.items()}
-    tables = {name: [asdict(key) for key in rows] for name, rows in next(iter(found.values())).items()}
-    content = json.dumps({"tables": tables, "methods": methods}, indent=1, ensure_ascii=False)
-    write_atomically(path, content + "\n")
+    tables = {name: [Key(**key) for key in rows] for name, rows in known["keys"].items()}
+    return tables | {"method": [METHOD_NAME, *(Key(**key) for key in known["methods"][method]["keys"])]}
 
 
 def recipe_keys(method: str = "fedclass") -> dict[str, list[Key]]:
@@ -121,9 +104,7 @@ def recipe_keys(method: str = "fedclass") -> dict[str, list[Key]]:
     from fedclass.experiment.recipe import find_method
 
     tables = {name: keys_of(kind) for name, kind in SECTIONS.items()}
-    own = {key.name: key for key in keys_of(Experiment, ("seed", "method_name"))}
-    name = Key("name", own["method_name"].default, "an id of `fedclass methods`, package.module:Class", "the method")
-    return {"": [own["seed"]], **tables, "method": [name, *keys_of(find_method(method))]}
+    return {"": keys_of(Experiment, ("seed",)), **tables, "method": [METHOD_NAME, *keys_of(find_method(method))]}
 
 
 def keys_of(kind: type[Any], only: tuple[str, ...] | None = None) -> list[Key]:

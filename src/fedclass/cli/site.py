@@ -179,10 +179,10 @@ def _chosen(
 
 
 def _federations(store: Path, key: Path | None) -> "list[FederationFolder]":
-    from fedclass.deploy.site_store import federations
-
     if not store.is_dir():
         raise ConfigError(f"--store {store}: no such folder; give the folder in the site's setting `store`")
+    from fedclass.deploy.site_store import federations
+
     if key is None:
         return federations(store)
     with needs_flower():

@@ -4,10 +4,12 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedclass.engines.flower.roster import Roster
 from fedclass.runs.layout import write_atomically
+
+if TYPE_CHECKING:  # `deploy status` reads presence without torch
+    from fedclass.engines.flower.roster import Roster
 
 FILE = "presence.json"
 EVERY = 2.0  # seconds between two looks

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedclass.deploy.back import go_back
 from fedclass.errors import ConfigError, RunError
 from fedclass.runs import audit
 from fedclass.runs.events import SitesKnown, read_events
@@ -42,6 +41,8 @@ def withdraw(root: Path, site: str, *, since: int | None = None, by: str) -> Non
     if site not in gone:
         write_atomically(root / FILE, json.dumps(gone | {site: {"time": round(time.time(), 3), "by": by}}) + "\n")
     if since is not None:
+        from fedclass.deploy.back import go_back  # reads checkpoints, with torch
+
         go_back(root, since, by=by)
     audit.append(root, "withdrawn", site=site, since=None if since is None else since + 1, by=by)
 

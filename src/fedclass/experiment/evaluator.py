@@ -7,7 +7,7 @@ import numpy as np
 
 from fedclass.data.image_set import Split
 from fedclass.engines.base import Engine, Tests
-from fedclass.errors import RunError
+from fedclass.errors import HookError
 from fedclass.experiment.checkpoint import State
 from fedclass.experiment.curriculum import Curriculum, Tell, Tested, Trial
 from fedclass.experiment.dispatch import Dispatch
@@ -77,7 +77,7 @@ class Evaluator:
     def on_images(self, weights: Weights, images: Split) -> Counts:
         """On any of the server's images. The engine's processes may lack them, so this process counts."""
         self.model.load(weights)
-        with failures_named("evaluation", self.method, RunError):
+        with failures_named("evaluation", self.method, HookError):
             return confusion(self.model, self.method, {}, images, self.curriculum.normalisation)
 
     def _counts(self, images: Split, batches: Sequence[Part]) -> Counts:

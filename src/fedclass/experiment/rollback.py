@@ -70,11 +70,11 @@ class Rollback:
             return least
         return max(1, least - len(set(state.aside) | set(answers.rejected)))
 
-    def aside(self, state: State, answers: Answers, undone: tuple[int, ...]) -> dict[int, int]:
-        """The clients not to ask in the next rounds. undone: suspects of a round that was undone."""
+    def aside(self, state: State, answers: Answers) -> dict[int, int]:
+        """The clients not to ask in the next rounds, and for how many."""
         if not self.guarded:
             return {}
-        reasons = dict.fromkeys(undone, "its update stood out in a round that was undone")
+        reasons = dict.fromkeys(answers.blamed, "its update stood out in a round that was undone")
         reasons |= dict.fromkeys(answers.rejected, "its update was rejected")
         everyone = {update.client for update in answers.used} | {*answers.rejected}
         if everyone <= reasons.keys():

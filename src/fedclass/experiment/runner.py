@@ -12,7 +12,7 @@ import torch
 
 from fedclass.data.schedule import Schedule
 from fedclass.engines.base import Engine
-from fedclass.errors import RoundError, RunError
+from fedclass.errors import HookError, RoundError, RunError
 from fedclass.experiment.answers import Answers, spent, timed
 from fedclass.experiment.checkpoint import State, Totals
 from fedclass.experiment.curriculum import Curriculum
@@ -245,7 +245,7 @@ class Run:
         with spent(answers.phases, "evaluate"):
             counts = self.evaluator.after_round(after, self.tell)
         self.tell(_round_finished(state, answers, counts, began, self.totals.bytes_up - bytes_up))
-        aside = self.rollback.aside(state, answers, answers.blamed)
+        aside = self.rollback.aside(state, answers)
         return replace(after, round=state.round + 1, reached=state.reached | {*asked}, aside=aside)
 
     def _sample(self, state: State) -> list[int]:
@@ -329,7 +329,7 @@ class Run:
                 f"task {task + 1}: no client sent its {' and '.join(self.declared.predicts_with)}, without which "
                 "nothing can be predicted; events.jsonl says why each was rejected or missing"
             )
-        with failures_named(self.hooks.where(task, rounds), self.method, RunError):
+        with failures_named(self.hooks.where(task, rounds), self.method, HookError):
             never = self.method.never_predicted(own)
         if never:
             names = ", ".join(map(repr, self.schedule.names(never[:5]))) + (" ..." if len(never) > 5 else "")

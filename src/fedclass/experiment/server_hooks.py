@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedclass.errors import RunError
+from fedclass.errors import HookError
 from fedclass.experiment.curriculum import Curriculum
 from fedclass.federation.aggregation import Aggregation
 from fedclass.federation.hooks import Checks, failures_named
@@ -52,13 +52,13 @@ class ServerHooks:
         )
 
     def call(self, hook: str, server: ServerContext, *rest: object) -> tuple[Weights, Tensors]:
-        """The weights and the state that a hook returns; RunError if they are not as declared.
+        """The weights and the state that a hook returns; HookError if they are not as declared.
 
         `start` returns a state only.
         """
-        check = Checks(self.where(server.task, server.round), self.method, RunError)
+        check = Checks(self.where(server.task, server.round), self.method, HookError)
         unchanged = check.unchanged(**{"server.state": server.state, "server.weights": server.weights})
-        with failures_named(check.where, self.method, RunError):
+        with failures_named(check.where, self.method, HookError):
             made = getattr(self.method, hook)(server, *rest)
         unchanged(hook)
         if hook == "start":

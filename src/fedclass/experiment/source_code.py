@@ -211,17 +211,22 @@ def edited_since(run: RunDirectory, recipe: Experiment) -> list[str]:
 
 def check_code(directory: RunDirectory, now: Sources, *, changed_code: bool) -> list[str]:
     """Which code has changed since the run in this directory. RunError if any has, unless changed_code is set."""
-    known = Parts.read(directory).known
-    if known:
-        found = differences(known[-1], now)
-        what = f"its code has changed: {listed(found)}"
+    parts = Parts.read(directory)
+    back = "Change it back"
+    if parts.known:
+        found = differences(parts.known[-1], now)
+        what, version = f"its code has changed: {listed(found)}", parts.about[-1].version
+        if version != fedclass.__version__:
+            own = [change for change in found if not change.startswith("fedclass/")]
+            news = [f"fedclass was {version} and is {fedclass.__version__}", *own]
+            what, back = f"its code has changed: {listed(news)}", f"Use fedclass {version}"
     else:
         found = ["an older version of fedclass did not record its code"]
         what = f"an older version of fedclass began it and did not record its code (no {directory.source.name})"
     if found and not changed_code:
         go_on = "accepts it as it is" if directory.finished else "resumes it anyway"
         raise RunError(
-            f"{directory.root}: {what}. Change it back, or choose another directory and run it again; "
+            f"{directory.root}: {what}. {back}, or choose another directory and run it again; "
             f"--changed-code (changed_code=True) {go_on}, and the results say so"
         )
     return found

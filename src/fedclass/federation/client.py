@@ -33,8 +33,6 @@ from fedclass.models.incremental import IncrementalModel
 from fedclass.rng import array_generator, generator, seed_streams
 from fedclass.wire import Job, Tensors, Update, Weights
 
-MOST_PREPARED = 1 << 30  # bytes of normalised images kept for a round; beyond that, they are normalised per batch
-
 
 def _purpose(job: Job) -> tuple[object, ...]:
     return job.phase, "client", job.client, "task", job.task, "round", job.round
@@ -81,7 +79,8 @@ class Client:
         if (fault := frozen_flaw(job, self.model)) is not None:
             raise ClientError(f"{job.where}: {fault}")
         with failures_named(job.where, self.method), self.model.frozen_kept():
-            return {"train": self._train, "count": self._count}.get(job.phase, self._end_task)(job)
+            phases = {"train": self._train, "count": self._count, "end_task": self._end_task}
+            return phases[job.phase](job)
 
     def _train(self, job: Job) -> Update:
         state = self._caught_up(job)
@@ -102,16 +101,7 @@ class Client:
             if number % batches_per_epoch == 0:
                 steps.set(self._rates(job, epoch=number // batches_per_epoch))
             steps.clear()
-            try:
-                loss = self.method.loss(context, batch)
-            except ValueError as error:
-                if "more than 1 value per channel" not in str(error):
-                    raise
-                raise ConfigError(
-                    f"client {job.client} has a batch of one image, which this model cannot normalise ({error}); "
-                    "change train.batch_size, or set model.norm=group"
-                ) from error
-            check.loss(loss)
+            loss = self._loss(job, context, batch)
             loss.backward()
             if adjusts:
                 gradient = self.model.flat.grad
@@ -138,6 +128,19 @@ class Client:
             metrics={"loss": float(total) / max(samples, 1), "samples": float(samples)},
             extras=self._checked(job, "end_round", outcome.uploads, self.declared.uploads.get("train", {})),
         )
+
+    def _loss(self, job: Job, context: ClientContext, batch: Batch) -> Tensor:
+        try:
+            loss = self.method.loss(context, batch)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise ConfigError(
+                f"client {job.client} has a batch of one image, which this model cannot normalise ({error}); "
+                "change train.batch_size, or set model.norm=group"
+            ) from error
+        Checks(job.where, self.method).loss(loss)
+        return loss
 
     def _rates(self, job: Job, *, epoch: int) -> Rates:
         progress = Progress(job.round, self.train.rounds, epoch, self.train.local_epochs)
@@ -246,16 +249,11 @@ class Client:
             return  # torch would split an empty index into one empty batch
         rng = generator(self.seed, "client", job.client, "task", job.task, "round", job.round)
         images, targets = torch.from_numpy(index), self._targets[torch.from_numpy(index)]
-        vary = self.train.augment != "none" or self.transform is not None
-        height, width = self._images.shape[1:3]
-        large = 12 * height * width * len(index) > MOST_PREPARED  # bytes
-        prepared = None if vary or large else self._normalised(images)
-        logits = self._teacher_logits(job, prepared, context)
+        logits = self._teacher_logits(job, images, context)
         self._seed(job)
         for _ in range(epochs):
             for chosen in torch.randperm(len(index), generator=rng).split(self.train.batch_size):
-                inputs = self._vary(self._images[images[chosen]], rng) if prepared is None else prepared[chosen]
-                inputs = as_input(inputs).to(self.device)
+                inputs = as_input(self._vary(self._images[images[chosen]], rng)).to(self.device)
                 previous: Tensor | None = None
                 if logits is not None:
                     previous = logits[chosen.to(self.device)]
@@ -269,14 +267,15 @@ class Client:
             images = as_input(self._normalised(part)).to(self.device)
             yield Batch(images, self._targets[part].to(self.device), None)
 
-    def _teacher_logits(self, job: Job, prepared: Tensor | None, context: ClientContext) -> Tensor | None:
+    def _teacher_logits(self, job: Job, images: Tensor, context: ClientContext) -> Tensor | None:
         """(n, g), for all of the client's images at once, if they are the same in every epoch."""
         if self.teacher is None:
             return None
         self.teacher.load(self._teacher_weights(job, context))
-        if prepared is None or not self.teacher.loaded:
+        if self.train.augment != "none" or self.transform is not None or not self.teacher.loaded:
             return None
-        return self.teacher.logits(prepared, client=job.client, task=job.task, seed=self.seed)
+        parts = (as_input(self._normalised(part)).to(self.device) for part in images.split(INFERENCE_BATCH))
+        return self.teacher.logits(parts, len(images), client=job.client, task=job.task, seed=self.seed)
 
     def _teacher_weights(self, job: Job, context: ClientContext) -> Weights | None:
         if self.declared.teacher == "received" and job.task > 0:
@@ -348,24 +347,7 @@ class Client:
         kept = [(at, place[image]) for at, image in enumerate(after) if image in place]
         new = [at for at, image in enumerate(after) if image not in place]
         old = grown(before.rows.tensors, self.declared.rows, self.model, before.rows.classes, rows=True)
-        fresh: Tensors = {}
-        if new:
-            chosen = ClientState(exemplars=exemplars)
-            parts = [self._exemplars(chosen, part) for part in torch.tensor(new).split(INFERENCE_BATCH)]
-            context = self._context(job, chosen, exemplars.index)
-            unchanged = self._unchanged(job, context)
-            made = [
-                self._checked(
-                    job,
-                    "annotate",
-                    self.method.annotate(context, part.images, part.labels),
-                    self.declared.rows,
-                    rows=len(part.labels),
-                )
-                for part in parts
-            ]
-            unchanged("annotate")
-            fresh = {name: torch.cat([rows[name] for rows in made]) for name in self.declared.rows}
+        fresh = self._new_rows(job, exemplars, torch.tensor(new)) if new else {}
         sizes = Sizes.of(self.model)
         rows = {}
         for name, spec in self.declared.rows.items():
@@ -376,6 +358,19 @@ class Client:
             if new:
                 rows[name][torch.tensor(new)] = fresh[name]
         return rows
+
+    def _new_rows(self, job: Job, exemplars: Exemplars, new: Tensor) -> Tensors:
+        """What the method keeps with the exemplars at these positions of `exemplars.index`."""
+        chosen = ClientState(exemplars=exemplars)
+        context = self._context(job, chosen, exemplars.index)
+        unchanged = self._unchanged(job, context)
+        made = []
+        for positions in new.split(INFERENCE_BATCH):
+            part = self._exemplars(chosen, positions)
+            rows = self.method.annotate(context, part.images, part.labels)
+            made.append(self._checked(job, "annotate", rows, self.declared.rows, rows=len(part.labels)))
+        unchanged("annotate")
+        return {name: torch.cat([rows[name] for rows in made]) for name in self.declared.rows}
 
     def _importance(self, job: Job, exemplars: Exemplars, arrived: Index) -> dict[int, float]:
         """The method's score of each image that has arrived."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedclass.data.batches import as_input, normalise
 from fedclass.data.image_set import Split
 from fedclass.data.partition import Index
-from fedclass.errors import RunError
+from fedclass.errors import HookError, RunError
 from fedclass.federation.hooks import failures_named
 from fedclass.federation.job_checks import frozen_flaw
 from fedclass.methods.base import Method
@@ -62,7 +62,7 @@ def scores(
     made = method.predict(model, as_input(inputs).to(model.device), state)
     shape = (images.shape[0], model.classes)  # len() would fix the size of batches in an exported graph
     if not isinstance(made, Tensor) or tuple(made.shape) != shape:
-        raise RunError(f"{type(method).__name__}.predict: must return scores {shape}; it returned {found(made)}")
+        raise HookError(f"{type(method).__name__}.predict: must return scores {shape}; it returned {found(made)}")
     return made
 
 
@@ -86,14 +86,14 @@ def counted(
     """The counts of one part of an evaluation."""
     if (fault := frozen_flaw(part, model)) is not None:
         raise RunError(f"{part.where}: {fault}")
-    with failures_named(part.where, method, RunError), model.frozen_kept():
+    with failures_named(part.where, method, HookError), model.frozen_kept():
         model.load(part.weights)
         seed_streams(seed, "user code", "evaluate", "task", part.task, part.images, part.number)
         batch = _batches(split, model.classes)[part.number]
         try:
             return _counted(model, method, part.broadcast, split, batch, normalisation)
-        except RunError as error:
-            raise RunError(f"{part.where}: {error}") from error
+        except (HookError, RunError) as error:
+            raise type(error)(f"{part.where}: {error}") from error
 
 
 def confusion(

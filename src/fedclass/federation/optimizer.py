@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim.sgd import sgd
 
 from fedclass.methods.base import Progress, Rates
+from fedclass.models.head import in_head
 from fedclass.models.incremental import IncrementalModel
 
 
@@ -61,7 +62,7 @@ def scheduled(settings: OptimizerSettings, progress: Progress) -> float:
 
 
 class Steps:
-    """The optimizer of one client in one round. It updates the model's packed tensors, or parts of them."""
+    """The optimizer of one client in one round. It updates the model's packed tensors."""
 
     def __init__(self, settings: OptimizerSettings, model: IncrementalModel) -> None:
         self.settings, self.model = settings, model
@@ -95,10 +96,11 @@ def _groups(settings: OptimizerSettings, model: IncrementalModel) -> list[dict[s
     if settings.head_rate == 1 and settings.decay_all:
         return [{"params": model.movable, "factor": 1.0, "decays": True}]
 
-    def kind(in_head: bool, dimensions: int) -> tuple[float, bool]:
-        return settings.head_rate if in_head else 1.0, settings.decay_all or dimensions > 1
-
-    found = model.grouped(kind)
+    found: dict[tuple[float, bool], list[Tensor]] = {}
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            kind = settings.head_rate if in_head(name) else 1.0, settings.decay_all or weight.ndim > 1
+            found.setdefault(kind, []).append(weight)
     return [{"params": parts, "factor": factor, "decays": decays} for (factor, decays), parts in found.items()]
 
 

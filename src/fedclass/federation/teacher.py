@@ -1,9 +1,10 @@
 """The teacher of a client's batches: an earlier model, and the logits it gave."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
-from fedclass.data.batches import as_input
 from fedclass.models.incremental import IncrementalModel
 from fedclass.rng import seed_streams
 from fedclass.wire import Weights
@@ -35,10 +36,12 @@ class Teacher:
         logits: Tensor = self.model(inputs)
         return logits
 
-    def logits(self, images: Tensor, *, client: int, task: int, seed: int) -> Tensor:
-        """(n, g) for all of a client's images. Cached ones are used until the number of images changes."""
-        if len(self._cached.get(client, ())) != len(images):
+    def logits(self, parts: Iterable[Tensor], count: int, *, client: int, task: int, seed: int) -> Tensor:
+        """(count, g) for all of a client's images. Cached ones are used until the number of images changes.
+
+        parts: the images, (n, 3, H, W) each; read only if needed.
+        """
+        if len(self._cached.get(client, ())) != count:
             seed_streams(seed, "teacher", "client", client, "task", task)
-            parts = [self(as_input(part).to(self.model.device)) for part in images.split(INFERENCE_BATCH)]
-            self._cached[client] = torch.cat(parts)
+            self._cached[client] = torch.cat([self(part) for part in parts])
         return self._cached[client]

@@ -14,7 +14,8 @@ from fedclass.wire import Phase, Tensors
 
 Teacher = Literal["previous task", "received", "own"]
 Replay = Literal["mixed", "own", "none", "all"]
-Dimension = int | Literal["classes", "features", "parameters", "height", "width"]
+NamedDimension = Literal["classes", "features", "parameters", "height", "width"]
+Dimension = int | NamedDimension
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 STORABLE = (*FLOATS, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -140,6 +141,11 @@ def check_declared(declared: Declaration, *, where: str) -> None:
                 raise ConfigError(
                     f"{where}: declares {place} {name!r}: {spec!r}; write a Spec, under a name without '/'"
                 )
+            if not isinstance(spec.shape, tuple) or not all(map(_is_dimension, spec.shape)):
+                raise ConfigError(
+                    f"{where}: declares {place} {name!r} of shape {spec.shape!r}; write a tuple of whole numbers and "
+                    f"of {', '.join(map(repr, get_args(NamedDimension)))}"
+                )
             if spec.dtype not in STORABLE:
                 raise ConfigError(
                     f"{where}: declares {place} {name!r} as {spec.dtype}, which cannot be stored; store it as real or "
@@ -147,6 +153,10 @@ def check_declared(declared: Declaration, *, where: str) -> None:
                 )
     if unknown := sorted(set(declared.uploads) - {"train", "end_task"}):
         raise ConfigError(f"{where}: declares uploads for {unknown[0]!r}; the phases are 'train' and 'end_task'")
+
+
+def _is_dimension(size: object) -> bool:
+    return size in get_args(NamedDimension) if isinstance(size, str) else isinstance(size, int) and size >= 0
 
 
 def misfit(tensors: Tensors, specs: Specs, sizes: Sizes, *, rows: int | None = None, every: bool = False) -> str | None:
@@ -162,7 +172,7 @@ def misfit(tensors: Tensors, specs: Specs, sizes: Sizes, *, rows: int | None = N
         return f"{absent[0]!r} is declared and missing"
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
-            return f"{name} is {type(tensor).__name__} instead of a tensor"
+            return f"{name} is {found(tensor)} instead of a tensor"
         shape = specs[name].resolved(sizes)
         shape = shape if rows is None else (rows, *shape)
         if tuple(tensor.shape) != shape or tensor.dtype != specs[name].dtype:

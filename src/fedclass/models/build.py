@@ -25,8 +25,8 @@ def _backbone(name: str, norm: Norm, args: Mapping[str, Any]) -> nn.Module:
         _check_args(build, name, args)
         try:
             backbone = build(**args)
-        except ConfigError:
-            raise
+        except ConfigError as error:  # raised by what fedclass has for builders, such as add_lora
+            raise ConfigError(f"[model] name: {name!r}: {error}") from error
         except Exception as error:  # it is the user's code: anything may come out of it
             given = f" with {', '.join(args)}" if args else ""
             raise ConfigError(f"[model] name: calling {name!r}{given} failed: {reason(error)}") from error

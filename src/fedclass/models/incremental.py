@@ -1,10 +1,9 @@
 """A backbone and a head that gains classes from task to task."""
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from itertools import pairwise
-from typing import Self, TypeVar
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,6 @@ from fedclass.models.weights import Layout, Packed
 from fedclass.rng import generator
 from fedclass.wire import Tensors, Weights, sha256
 
-Kind = TypeVar("Kind", bound=Hashable)
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]  # mean and std: pixels in 0..1 become (x - mean) / std
 
 
@@ -164,28 +162,6 @@ class IncrementalModel(nn.Module):
 
     def _layout(self, classes: int) -> Layout:
         return Layout.of(with_shapes_for(self._changing(), classes))
-
-    def grouped(self, kind: Callable[[bool, int], Kind]) -> dict[Kind, list[Tensor]]:
-        """The trained parameters by kind(in_head, dimensions): parts of `movable`, each with its part of the gradient.
-
-        Adjacent tensors of one kind form one part; padding belongs to the tensor before it.
-        """
-        layout = self.packed.layout
-        found: dict[Kind, list[Tensor]] = {}
-        moved = [number for number, (*_, moved) in enumerate(layout.sections) if moved]
-        for number, section in zip(moved, self.movable, strict=True):
-            assert section.grad is not None
-            kinds = {
-                slot.start: kind(in_head(name), len(slot.shape))
-                for name, slot in layout.slots.items()
-                if slot.section == number
-            }
-            edges = [at for before, at in pairwise(sorted(kinds)) if kinds[at] != kinds[before]]
-            for first, end in pairwise([0, *edges, len(section)]):
-                part = section[first:end]
-                part.grad = section.grad[first:end]
-                found.setdefault(kinds[first], []).append(part)
-        return found
 
     def weights(self) -> Packed:
         """A copy of all parameters and buffers that change, on the CPU."""
