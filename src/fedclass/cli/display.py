@@ -7,11 +7,12 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
-from fedclass.report.tables import Table
+from fedclass.report.tables import Table, headlines_first
 from fedclass.runs.events import (
     Event,
     RoundFinished,
@@ -39,6 +40,7 @@ from fedclass.runs.progress import Pace, ProgressLines, accuracy_after, partitio
 console = Console(markup=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160)
 
 FINISHED = "already finished"
+PADDING = 3  # characters between two columns of a table
 
 
 class Display(Protocol):
@@ -268,12 +270,33 @@ class State(Plain):
 
 def print_table(table: Table) -> None:
     console.print()
-    shown = RichTable(title=table.title, box=SIMPLE_HEAD, title_justify="left")
-    for i, column in enumerate(table.columns):
-        heading = column.replace("validation ", "validation\n")
-        shown.add_column(heading, justify="right" if i else "left", no_wrap=i > 0)
-    for row in table.rows:
-        shown.add_row(*row)
-    console.print(shown)
+    if len(_blocks(table)) > 1:
+        table = headlines_first(table)
+    for number, columns in enumerate(_blocks(table)):
+        shown = RichTable(title=None if number else table.title, box=SIMPLE_HEAD, title_justify="left")
+        for i in columns:
+            shown.add_column(_heading(table.columns[i]), justify="right" if i else "left", no_wrap=i > 0)
+        for row in table.rows:
+            shown.add_row(*(row[i] for i in columns))
+        console.print(shown)
     for note in table.notes:
         console.print(note, style="dim", highlight=False)
+
+
+def _heading(column: str) -> str:
+    return column.replace("validation ", "validation\n")
+
+
+def _blocks(table: Table) -> list[list[int]]:
+    """The columns, in blocks that fit the screen, each with the first column, whose names may be wrapped."""
+    cells = [[*_heading(name).splitlines(), *column] for name, *column in zip(table.columns, *table.rows, strict=True)]
+    first, *widths = (max(map(cell_len, column)) + PADDING for column in cells)
+    room = console.width - min(first, console.width // 2)
+    blocks, used = [[0]], 0
+    for i, width in enumerate(widths, start=1):
+        if used and used + width > room:
+            blocks.append([0])
+            used = 0
+        blocks[-1].append(i)
+        used += width
+    return blocks
