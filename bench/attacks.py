@@ -26,6 +26,7 @@ from fedclass.errors import RoundError
 from fedclass.experiment.recipe import load
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import Setup, prepare
+from fedclass.federation.aggregation import CLIP_NORM
 from fedclass.federation.evaluate import confusion
 from fedclass.federation.server import Missing
 from fedclass.federation.store import MemoryStore
@@ -35,20 +36,19 @@ from fedclass.wire import Job, Update, Weights
 
 DOCS = Path(__file__).parents[1] / "docs"
 DATA, PAGE = DOCS / "attacks.json", DOCS / "attacks.md"
-LAYOUTS = {"1of4": (4, 1), "2of10": (10, 2)}  # clients, hostile ones
+LAYOUTS = {"1of4": (4, 1, 6), "1of4-long": (4, 1, 20), "2of10": (10, 2, 6)}  # clients, hostile ones, rounds
 RECIPE = [
     "stream.tasks=10",
     "memory.per_client=0",
     "data.fraction=0.015",
     "data.test_fraction=0.05",
     "data.size=16",
-    "train.rounds=6",
     "train.local_epochs=2",
     "train.batch_size=8",
     "server.participation=1",
     "evaluation.every=0",
 ]
-GUARDED = ["aggregation.clip_norm=1", "aggregation.screen=true"]
+GUARDED = [f"aggregation.clip_norm={CLIP_NORM}", "aggregation.screen=true"]
 DEFENCES = {
     "mean": ["aggregation.clip_norm=0"],
     "sites": GUARDED,  # what a federation has if its recipe does not say otherwise
@@ -79,13 +79,21 @@ def zero(update: Update, _: Job, __: Sequence[Update]) -> Update:
     return replace(update, weights={name: torch.zeros_like(w) for name, w in update.weights.items()}, examples=2**40)
 
 
-def little(update: Update, job: Job, honest: Sequence[Update]) -> Update:
-    """ "A little is enough" (Baruch et al. 2019): the honest mean, less some standard deviations, number by number."""
-    weights = {}
-    for name, start in job.weights.items():
-        rows = torch.stack([one.weights[name].double() for one in honest])
-        weights[name] = (rows.mean(dim=0) - LITTLE * rows.std(dim=0)).to(start.dtype)
-    return replace(update, weights=weights)
+def little(*, mixed: bool) -> Change:
+    """ "A little is enough" (Baruch et al. 2019): the honest mean, less some standard deviations, number by number.
+
+    mixed: less or more, by signs that were drawn once; counting signs does not show it.
+    """
+
+    def change(update: Update, job: Job, honest: Sequence[Update]) -> Update:
+        weights, drawn = {}, torch.Generator().manual_seed(0)
+        for name, start in job.weights.items():
+            rows = torch.stack([one.weights[name].double() for one in honest])
+            signs = torch.rand(start.shape, generator=drawn).sub(0.5).sign() if mixed else 1.0
+            weights[name] = (rows.mean(dim=0) - LITTLE * rows.std(dim=0) * signs).to(start.dtype)
+        return replace(update, weights=weights)
+
+    return change
 
 
 def replacing(clients: int) -> Change:
@@ -122,7 +130,8 @@ def attacks(clients: int) -> dict[str, Change]:
         "labels": unchanged,  # what it learns from is changed instead
         "claim": lambda update, *_: replace(update, examples=2**40),
         "zero": zero,
-        "little": little,
+        "little": little(mixed=False),
+        "little mixed": little(mixed=True),
         "backdoor": unchanged,
         "replacement": replacing(clients),
         "classes": rows_turned,
@@ -192,11 +201,10 @@ class Attacked(InProcess):
 
 def attacked(layout: str, attack: str, defence: str, seed: int) -> dict[str, Any]:
     """accuracy: None if the run ended before its time.  fooled: of test images with the mark, percent called 0."""
-    clients, bad = LAYOUTS[layout]
+    clients, bad, rounds = LAYOUTS[layout]
     hostile = range(clients - bad, clients)
-    setup = prepare(
-        load("demo", [*RECIPE, f"partition.clients={clients}", *DEFENCES[defence]], method="fedavg", seed=seed)
-    )
+    own = [f"partition.clients={clients}", f"train.rounds={rounds}"]
+    setup = prepare(load("demo", [*RECIPE, *own, *DEFENCES[defence]], method="fedavg", seed=seed))
     doctored = {"labels": with_flipped_labels, "backdoor": with_backdoor, "replacement": with_backdoor}
     there = doctored.get(attack, lambda setup, _: setup)(setup, hostile)
     if defence != "mean":
@@ -207,13 +215,13 @@ def attacked(layout: str, attack: str, defence: str, seed: int) -> dict[str, Any
             summary = run(setup, Attacked(there, hostile, attacks(clients)[attack]), directory)
         except RoundError:
             return {"accuracy": None}
-        rounds = [event for event in read_events(directory.events) if isinstance(event, RoundFinished)]
+        told = [event for event in read_events(directory.events) if isinstance(event, RoundFinished)]
         outcome: dict[str, Any] = {"accuracy": round(float(summary["accuracy_last"]), 1)}
         if attack in ("backdoor", "replacement"):
             from safetensors.torch import load_file
 
             outcome["fooled"] = round(fooled(setup, load_file(directory.model)), 1)
-    undone = sum(event.rolled_back for event in rounds)
+    undone = sum(event.rolled_back for event in told)
     return outcome | ({"undone": undone} if undone else {})
 
 
@@ -237,13 +245,26 @@ def table(cells: Mapping[str, Mapping[str, Any]], layout: str) -> list[str]:
     rows = [name for name in attacks(4) if any(key[0] == layout and key[1] == name for key in known)]
     if not rows:
         return ["Not measured yet."]
-    lines = [f"| attack | {' | '.join(defences)} |", f"|---|{'---|' * len(defences)}"]
+    lines = [f"| attack | {' | '.join(defences)} | sites, less absent |", f"|---|{'---|' * (len(defences) + 1)}"]
     for attack in rows:
-        found = [
-            [cells[key] for key in cells if key.split("/")[:3] == [layout, attack, defence]] for defence in defences
-        ]
-        lines.append(f"| {attack} | {' | '.join(map(cell, found))} |")
+        found = [list(by_seed(cells, layout, attack, defence).values()) for defence in defences]
+        lines.append(f"| {attack} | {' | '.join(map(cell, found))} | {against_absent(cells, layout, attack)} |")
     return lines
+
+
+def by_seed(
+    cells: Mapping[str, Mapping[str, Any]], layout: str, attack: str, defence: str
+) -> dict[str, Mapping[str, Any]]:
+    return {key.split("/")[3]: cells[key] for key in cells if key.split("/")[:3] == [layout, attack, defence]}
+
+
+def against_absent(cells: Mapping[str, Mapping[str, Any]], layout: str, attack: str) -> str:
+    """By seed: what an attack costs or brings with defences on, against a hostile client that stays away."""
+    here, without = (by_seed(cells, layout, name, "sites") for name in (attack, "absent"))
+    pairs = [(here[seed]["accuracy"], without[seed]["accuracy"]) for seed in here if seed in without]
+    if attack in ("none", "absent") or not pairs:
+        return "–"
+    return ", ".join("ended" if one is None else f"{one - other:+.1f}" for one, other in pairs)
 
 
 def cell(outcomes: Sequence[Mapping[str, Any]]) -> str:

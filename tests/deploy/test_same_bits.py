@@ -49,6 +49,7 @@ def dim(images, generator):
         ("fedavg", ("memory.quota=balanced",)),  # counts, and quotas that come back
         ("fedavg", ("server.optimizer=adam", "server.learning_rate=0.01", "optimizer.name=adamw")),
         ("fedavg", ("aggregation.rule=geometric-median", "aggregation.clip_norm=1", "optimizer.head_rate=2")),
+        ("fedavg", ("aggregation.screen=true", "aggregation.clip_norm=2", "server.participation=1")),  # as at sites
     ],
 )
 def test_sites_give_the_bits_of_a_simulation(

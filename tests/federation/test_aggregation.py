@@ -181,6 +181,40 @@ def test_long_updates_are_shortened_parameters_and_statistics_apart() -> None:
     ) == [2]
 
 
+def test_a_free_rider_is_screened_before_lengths_are_compared_and_the_rest_is_the_plain_mean() -> None:
+    """Its length of zero would otherwise lower the median, to which the others are shortened."""
+    before, _ = updates_of(network(), 1)
+    way = torch.Generator().manual_seed(3)
+    common = {name: torch.randn(tensor.shape, generator=way) for name, tensor in before.items()}
+
+    def update(client: int, factor: float) -> Update:
+        moved = before.clone()
+        for name, tensor in moved.items():
+            if tensor.is_floating_point():
+                tensor.add_(factor * common[name])
+        return Update(client, 0, 0, moved, client + 1, {})
+
+    updates = [update(0, 0.01), update(1, 0.012), update(2, 0.0), update(3, 0.011)]
+    made = Aggregation(AggregationSettings(screen=True, clip_norm=1.1), before, Known())
+    got = made(updates)
+    assert (made.screened, made.clipped) == ([2], [])
+    want = weighted_mean((u.weights, u.examples) for u in updates if u.client != 2)
+    assert all(torch.equal(got[name], want[name]) for name in want)
+    # who turns round; who turns the head only, and whose backbone goes nowhere in particular; zeros; all one way
+    turned = replace(update(2, -0.01), examples=9)
+    aside = {
+        n: t + 0.01 * torch.randn(t.shape, generator=way) if t.is_floating_point() else t for n, t in before.items()
+    }
+    head = {name: turned.weights[name] if name.startswith("head.") else aside[name] for name in before}
+    zero = {name: torch.zeros_like(tensor) for name, tensor in before.items()}
+    fallen = {n: t - 0.01 * common[n].abs() if t.is_floating_point() else t for n, t in before.items()}
+    for weights in (turned.weights, head, zero, fallen):
+        made = Aggregation(AggregationSettings(screen=True), before, Known())
+        got = made([*updates[:2], updates[3], replace(turned, weights=weights)])
+        assert made.screened == [2]
+        assert all(torch.equal(got[name], want[name]) for name in want)
+
+
 def test_examples_count_up_to_the_recipes_limit_and_to_what_a_client_has_announced() -> None:
     before, updates = updates_of(network(), 2)
     updates = [replace(updates[0], examples=2**40), replace(updates[1], examples=60)]
@@ -242,13 +276,23 @@ def recall(directory: RunDirectory, label: int) -> float:
     return 100 * last.confusion[label][label] / sum(last.confusion[label])
 
 
+SITES = ("aggregation.screen=true", f"aggregation.clip_norm={aggregation.CLIP_NORM}")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", ["median", "multi-krum"])
+@pytest.mark.parametrize(
+    "defences",
+    [
+        ("aggregation.rule=median", "aggregation.clip_norm=2"),
+        ("aggregation.rule=multi-krum", "aggregation.clip_norm=2"),
+        SITES,
+        (*SITES, "stream.tasks=2,2", "memory.per_client=12"),
+    ],
+)
 def test_the_class_of_a_sole_holder_is_learned_with_defences_on(
-    rule: str, sole_holder: Callable[..., Experiment], tmp_path: Path
+    defences: Sequence[str], sole_holder: Callable[..., Experiment], tmp_path: Path
 ) -> None:
-    defended = sole_holder(f"aggregation.rule={rule}", "aggregation.clip_norm=2")
-    directory = outcome(defended, tmp_path / "run")
+    directory = outcome(sole_holder(*defences), tmp_path / "run")
     assert recall(directory, 3) >= 80
     assert min(recall(directory, label) for label in range(3)) >= 80
 

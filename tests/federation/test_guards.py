@@ -1,4 +1,4 @@
-"""Who points away, and when a model is lost: against slow loops, and where they must stay silent."""
+"""Which updates to leave out, and when a model is lost: against slow loops, and where they must stay silent."""
 
 import math
 from pathlib import Path
@@ -8,9 +8,19 @@ import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from fedclass.experiment.checkpoint import Checkpoints, Earlier, State
-from fedclass.federation.guards import agreement, at_chance, constant, lost, pointing_away
+from fedclass.federation.guards import (
+    agreement,
+    at_chance,
+    constant,
+    left_out,
+    lopsided,
+    lost,
+    out_of_scale,
+    without_frequencies,
+)
 from fedclass.models.build import build_model
 
 values = st.floats(-3, 3).filter(lambda x: abs(x) > 1e-3)
@@ -22,22 +32,89 @@ def test_agreement_is_the_median_cosine_to_the_others(rows: list[list[float]]) -
         inner = sum(x * y for x, y in zip(a, b, strict=True))
         return inner / math.sqrt(sum(x * x for x in a)) / math.sqrt(sum(x * x for x in b))
 
-    sizes = [math.sqrt(sum(x * x for x in row)) for row in rows]
-    idle = [size < 0.1 * median(sizes) for size in sizes]
-    want = [-1.0 if idle[i] else median(cosine(a, b) for j, b in enumerate(rows) if j != i) for i, a in enumerate(rows)]
+    want = [median(cosine(a, b) for j, b in enumerate(rows) if j != i) for i, a in enumerate(rows)]
     found = agreement(torch.tensor(rows, dtype=torch.float64))
     torch.testing.assert_close(found, torch.tensor(want, dtype=torch.float64))
 
 
-def test_whoever_turns_round_points_away_and_a_crowd_without_a_way_has_nobody_who_does() -> None:
-    way = torch.tensor([1.0, 1.0, 1.0])
+def test_whoever_turns_round_is_left_out_and_in_a_crowd_without_a_way_nobody_who_is_not_odd() -> None:
+    way, none = torch.tensor([1.0, 1.0, 1.0]), torch.zeros(4, dtype=torch.bool)
     moves = torch.stack([way, way + torch.tensor([0.5, 0, -0.5]), way * 3, -5 * way])
-    assert pointing_away(agreement(moves), most=1) == [3]
-    assert pointing_away(agreement(moves), most=0) == []
-    assert pointing_away(agreement(torch.eye(4)), most=1) == []
-    assert pointing_away(agreement(torch.stack([way, way, way, way / 20])), most=1) == [3]  # a free rider
+    assert left_out(agreement(moves), none, most=1) == [3]
+    assert left_out(agreement(moves), none, most=0) == []
+    assert left_out(agreement(torch.eye(4)), none, most=1) == []
     apart = torch.tensor([-0.2, -0.1, 0.3, -0.4])
-    assert pointing_away(apart, most=1) == []
+    assert left_out(apart, none, most=1) == []
+    odd = torch.tensor([False, True, False, False])
+    assert left_out(apart, odd, most=1) == [1]
+    assert left_out(agreement(moves), odd, most=1) == [1]  # the worst first
+    assert left_out(agreement(moves), odd, most=2) == [1, 3]
+
+
+sizes = st.lists(st.tuples(st.integers(0, 100), st.integers(1, 1000)), min_size=3, max_size=6)
+
+
+@given(sizes, st.sampled_from([0.0, 30.0, 300.0]))
+def test_sizes_are_judged_by_the_median_the_examples_and_the_model(given: list[tuple[int, int]], model: float) -> None:
+    lengths, examples = [length + 0.001 for length, _ in given], [n for _, n in given]  # none exactly at a limit
+    usual, share = median(lengths), median(examples)
+    far = [
+        length > 2 * usual * max(1, n / share) and length > model / 4
+        for length, n in zip(lengths, examples, strict=True)
+    ]
+    want = [length < 0.1 * usual or away for length, away in zip(lengths, far, strict=True)]
+    counts = torch.tensor(examples, dtype=torch.float64)
+    assert out_of_scale(torch.tensor(lengths, dtype=torch.float64), counts, model=model).tolist() == want
+
+
+def test_who_has_more_images_may_go_further_and_who_still_learns_when_others_have_done_may_too() -> None:
+    lengths, alike = torch.tensor([1.0, 1.0, 1.0, 9.0]), torch.tensor([50.0, 50.0, 50.0, 50.0])
+    assert out_of_scale(lengths, alike, model=10.0).tolist() == [False, False, False, True]
+    assert not out_of_scale(lengths, torch.tensor([50.0, 50.0, 50.0, 500.0]), model=10.0).any()
+    assert not out_of_scale(lengths, alike, model=100.0).any()
+    assert out_of_scale(torch.tensor([1.0, 1.0, 0.05]), torch.ones(3), model=10.0).tolist() == [False, False, True]
+
+
+def test_more_than_three_quarters_one_way_is_lopsided() -> None:
+    ups = [8, 7, 6, 5, 4, 3, 2, 1, 0]
+    moves = torch.stack([torch.cat([torch.ones(n), -torch.ones(8 - n)]) for n in ups])
+    assert lopsided(moves).tolist() == [n > 6 or n < 2 for n in ups]
+    assert not lopsided(torch.tensor([[1.0, 0.0, 0.0, 0.0]])).any()  # what does not move is on no side
+
+
+def cross_entropy_step(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """How a head of zeros moves by one step, image by image: rows and bias."""
+    rows, bias = torch.zeros(classes, features.shape[1]).double(), torch.zeros(classes).double()
+    for f, label in zip(features, labels.tolist(), strict=True):
+        for c in range(classes):
+            residual = (c == label) - 1 / classes
+            rows[c] += residual * f
+            bias[c] += residual
+    return rows, bias
+
+
+def test_heads_of_clients_with_uneven_shares_agree_once_frequencies_are_out_and_turned_ones_do_not() -> None:
+    """Three classes around a common mean; one client has many of class 0, the other many of class 2."""
+    generator = torch.Generator().manual_seed(0)
+    centres = 5 + torch.randn(3, 20, generator=generator).double()
+
+    def client(counts: list[int]) -> tuple[Tensor, Tensor]:
+        labels = torch.repeat_interleave(torch.arange(3), torch.tensor(counts))
+        noise = 0.3 * torch.randn(len(labels), 20, generator=generator).double()
+        return cross_entropy_step(centres[labels] + noise, labels, 3)
+
+    (rows, bias), (others, their_bias) = client([40, 8, 6]), client([5, 9, 40])
+    m = sum(b * w for b, w in zip(bias, rows, strict=True)) / sum(b * b for b in bias)
+    literal = torch.stack([w - b * m for b, w in zip(bias, rows, strict=True)])
+    torch.testing.assert_close(without_frequencies(rows, bias), literal)
+
+    def cosine(a: Tensor, b: Tensor) -> float:
+        return float(torch.nn.functional.cosine_similarity(a.flatten(), b.flatten(), dim=0))
+
+    assert cosine(rows, others) < -0.5
+    assert cosine(without_frequencies(rows, bias), without_frequencies(others, their_bias)) > 0.3
+    assert cosine(without_frequencies(-rows, -bias), without_frequencies(others, their_bias)) < -0.3
+    assert torch.equal(without_frequencies(rows, torch.zeros(3).double()), rows)  # a bias that is not learned
 
 
 def test_a_model_that_looks_at_no_image_is_constant() -> None:

@@ -130,9 +130,9 @@ def _take_in_of_sites(event: Event, sites: dict[str, SiteStatus], classes: list[
             said = "rejected" if isinstance(event, UpdateRejected) else "no answer"
             _site(sites, names, event.client).left_out = f"round {event.round + 1}: {said}: {event.reason}"
         case RoundFinished():
-            against = f"round {event.round + 1}: went against the others"
+            screened = f"round {event.round + 1}: screened (size or direction of its update)"
             for client in event.clients:
-                _site(sites, names, client).left_out = against if client in event.screened else ""
+                _site(sites, names, client).left_out = screened if client in event.screened else ""
         case SetAside():
             where = f"from round {event.round + 1} on, for {event.rounds} rounds"
             _site(sites, names, event.client).left_out = f"set aside {where}: {event.reason}"

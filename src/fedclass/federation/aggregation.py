@@ -13,16 +13,24 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import normalize
 
-from fedclass.federation.guards import OWN_WORK, agreement, pointing_away
-from fedclass.models.head import in_head
+from fedclass.federation.guards import (
+    OWN_WORK,
+    agreement,
+    left_out,
+    lopsided,
+    out_of_scale,
+    without_frequencies,
+)
+from fedclass.models.head import BIAS, ROWS, in_head
 from fedclass.models.weights import Layout, Packed, weighted_mean
 from fedclass.wire import Update, Weights
 
 # Geometric median: nu relative to the largest distance, the change of weights at which it stops, the most steps.
 SMOOTHED, CLOSE, MOST_STEPS = 1e-6, 1e-10, 10_000
 STANDS_OUT = 3.0  # times the median
-CLIP_NORM = 1.0  # times the median
+CLIP_NORM = 2.0  # times the median
 Rule = Literal["mean", "trimmed-mean", "median", "geometric-median", "multi-krum"]
 
 
@@ -34,21 +42,21 @@ class AggregationSettings:
         Rule, Field(description="mean: by examples; the robust ones count all updates alike, and heads by holders")
     ] = "mean"
     hostile: Annotated[
-        float, Field(ge=0, lt=0.5, description="trimmed-mean, multi-krum: share of updates that may be hostile")
+        float, Field(ge=0, lt=0.5, description="trimmed-mean, multi-krum, screen: share of updates that may be hostile")
     ] = 0.25
     clip_norm: Annotated[
         float | None,
         Field(
             ge=0,
             description="longest update, as a multiple of the round's median; 0: no limit; "
-            "not given: 0 in a simulation, 1 where classes come from sites",
+            "not given: 0 in a simulation, 2 where classes come from sites",
         ),
     ] = None
     max_examples: Annotated[int, Field(ge=0, description="as many examples count at most; 0: no limit")] = 0
     screen: Annotated[
         bool | None,
         Field(
-            description="leave out updates that go against the others or hardly move, and trim heads by holders; "
+            description="leave out updates that go against the others, hardly move, or move absurdly; "
             "not given: false in a simulation, true where classes come from sites"
         ),
     ] = None
@@ -199,30 +207,17 @@ class Aggregation:
             raise ValueError("a mean needs at least one update")
         start = Packed.of(self.before)
         packed = [Packed.of(update.weights, start.layout) for update in together]
-        if self.settings.clip_norm:
-            packed = self._shortened([update.client for update in together], packed, start)
         if self.settings.screen and len(together) >= OWN_WORK:
-            away = _screened(packed, start, self.settings.hostile)
+            away = _screened(packed, start, [update.examples for update in together], self.settings.hostile)
             self.screened = [together[at].client for at in away]
             staying = [at for at in range(len(together)) if at not in away]
             together, packed = [together[at] for at in staying], [packed[at] for at in staying]
+        if self.settings.clip_norm:
+            packed = self._shortened([update.client for update in together], packed, start)
+        if self.settings.rule == "mean":
+            return weighted_mean(zip(packed, [update.examples for update in together], strict=True))
         holders = [frozenset(self.claims.holds(update.client)) for update in together]
-        if self.settings.rule != "mean":
-            return _combined(packed, holders, _rule(self.settings))
-        mean = weighted_mean(zip(packed, [update.examples for update in together], strict=True))
-        return self._with_guarded_head(Packed.of(mean, start.layout), packed, holders) if self.settings.screen else mean
-
-    def _with_guarded_head(self, mean: Packed, packed: Sequence[Packed], holders: Sequence[frozenset[int]]) -> Packed:
-        """The mean, with rows of the head that are trimmed means over the holders of their class.
-
-        `screen` looks at the backbone only: in the head, honest updates go against each other too.
-        """
-        rule = replace(self.settings, rule="trimmed-mean")
-        robust = _combined(packed, holders, _rule(rule))
-        sections = list(mean.sections)
-        for section, backbone in _backbones(mean.layout).items():
-            sections[section] = torch.where(backbone, mean.sections[section], robust.sections[section])
-        return Packed(mean.layout, sections)
+        return _combined(packed, holders, _rule(self.settings))
 
     def _examples(self, update: Update) -> int:
         limits = (self.settings.max_examples, self.claims.most_examples(update.client))
@@ -248,26 +243,31 @@ class Aggregation:
         return whole
 
 
-def _screened(packed: Sequence[Packed], start: Packed, hostile: float) -> list[int]:
-    """Positions of updates whose backbone goes against the others'.
+def _screened(packed: Sequence[Packed], start: Packed, examples: Sequence[int], hostile: float) -> list[int]:
+    """Positions of updates to leave out, by the size and direction of their moves.
 
-    The head is left out: where clients hold uneven shares of classes, honest heads go against each other as well.
+    Directions are those of the backbone and of the head, in equal parts; sizes are the backbone's alone, since the head
+    of whoever alone holds a new class moves farther than the others'.
     """
-    backbones = _backbones(start.layout).items()
-    parts = [torch.cat([one.sections[number].double()[places] for number, places in backbones]) for one in packed]
-    first = torch.cat([start.sections[number].double()[places] for number, places in backbones])
-    moves = torch.stack(parts) - first
-    return pointing_away(agreement(moves), most=guarded_against(len(packed), hostile))
+    before = _backbone(start)
+    backbones = torch.stack([_backbone(one) for one in packed]) - before
+    heads = torch.stack([_head_move(one, start) for one in packed])
+    agreements = agreement(torch.cat([normalize(backbones, dim=1), normalize(heads, dim=1)], dim=1))
+    counts = torch.tensor(examples, dtype=torch.float64)
+    sizes = out_of_scale(backbones.norm(dim=1), counts, model=float(before.norm()))
+    return left_out(agreements, sizes | lopsided(backbones), most=guarded_against(len(packed), hostile))
 
 
-def _backbones(layout: Layout) -> dict[int, Tensor]:
-    """The sections that contain the head, and a mask of the backbone's values in each."""
-    found = {}
-    for section, rows in enumerate(_head_positions(layout)):
-        if rows:
-            found[section] = torch.ones(layout.sections[section][1], dtype=torch.bool)
-            found[section][torch.cat(rows)] = False
-    return found
+def _backbone(weights: Packed) -> Tensor:
+    """All trained numbers but the head's; none if the backbone is frozen."""
+    trained = weights.layout.slots[ROWS].section
+    names = [name for name, slot in weights.layout.slots.items() if slot.section == trained and not in_head(name)]
+    return torch.cat([torch.empty(0, dtype=torch.float64), *(weights[name].flatten().double() for name in names)])
+
+
+def _head_move(weights: Packed, start: Packed) -> Tensor:
+    rows, bias = (weights[name].double() - start[name].double() for name in (ROWS, BIAS))
+    return without_frequencies(rows, bias).flatten()
 
 
 def _combined(packed: Sequence[Packed], holders: Sequence[frozenset[int]], rule: Callable[[Tensor], Tensor]) -> Packed:

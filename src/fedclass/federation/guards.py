@@ -1,4 +1,4 @@
-"""Signs of hostile updates that need no images: who points away, and when a model is lost."""
+"""Signs of hostile updates that need no images: which to leave out, and when a model is lost."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from fedclass.models.incremental import IncrementalModel
 from fedclass.wire import Weights
@@ -13,30 +14,67 @@ from fedclass.wire import Weights
 ASIDE = 5  # rounds that a suspect is not asked
 RISE = 1.5  # times the median loss of the previous round: then the model that was sent has been spoilt
 ALIKE = 1e-5  # relative difference below which outputs for different images count as equal
-IDLE = 0.1  # of the median length
+IDLE, FAR = 0.1, 2.0  # times the median length
+ABSURD = 0.25  # of the model's own length
+LOPSIDED = 0.5  # mean sign: three quarters one way
 OWN_WORK = 3  # fewer updates have no majority to agree with
 
 
-def agreement(moves: Tensor) -> Tensor:
-    """How far each update goes the way of the others: the median over j != i of cos(m_i, m_j).
+# Which of a round's updates to leave out. moves: (n, P), a row per update, from the model that was sent.
 
-    moves: (n, P), from the model that was sent.  Returns (n,). A median, so that fewer than half cannot decide it. An
-    update shorter than a tenth of the median length contributes nothing and slows the others down: it gets -1.
+
+def agreement(moves: Tensor) -> Tensor:
+    """How far each update goes the way of the others: the median over j != i of cos(m_i, m_j). Returns (n,).
+
+    A median, so that fewer than half cannot decide it.
     """
-    units = torch.nn.functional.normalize(moves, dim=1)
+    units = normalize(moves, dim=1)
     n = len(moves)
     others = (units @ units.T)[~torch.eye(n, dtype=torch.bool)].reshape(n, n - 1)
-    lengths = moves.norm(dim=1)
-    idle = lengths < IDLE * lengths.quantile(0.5)
-    return others.quantile(0.5, dim=1).masked_fill(idle, -1.0)
+    return others.quantile(0.5, dim=1)
 
 
-def pointing_away(agreements: Tensor, *, most: int) -> list[int]:
-    """Positions of updates that go against the others, if most go the same way: the `most` worst at most."""
-    if float(agreements.quantile(0.5)) <= 0:
-        return []
-    found = torch.argsort(agreements, stable=True)[:most]
-    return sorted(int(i) for i in found if agreements[i] < 0)
+def without_frequencies(rows: Tensor, bias: Tensor) -> Tensor:
+    """The part of a head's move on which honest clients agree: what classes look like, not how frequent they are.
+
+    A step of cross-entropy moves the bias of class c by sum_x r_c(x), and its row by sum_x r_c(x) f(x), with the
+    residuals r = 1[y = c] - p_c and the features f. Where a class is frequent, residuals are positive on the whole, and
+    where it is rare, negative: along the mean feature, clients with uneven shares move rows in opposite directions.
+    That part goes with the bias. Left is w_c - b_c m, where m = sum_c b_c w_c / sum_c b_c^2 (least squares).
+
+    rows: (classes, features).  bias: (classes,).  Returns (classes, features).
+    """
+    squares = bias.square().sum()
+    return rows if squares == 0 else rows - torch.outer(bias, bias @ rows / squares)
+
+
+def out_of_scale(lengths: Tensor, examples: Tensor, *, model: float) -> Tensor:
+    """Whether updates hardly move and so slow the others down, or move absurdly far: (n,) of bool.
+
+    Below a tenth of the median length; or above twice the median, and a quarter of the model's own length. The
+    former limit grows with the examples above their median: more images take more steps. The latter leaves honest
+    clients alone once most have little to learn, and the median is next to nothing.
+
+    model: length of the weights that were sent.
+    """
+    usual = lengths.quantile(0.5)
+    more = (examples / examples.quantile(0.5)).clamp(min=1)
+    return (lengths < IDLE * usual) | ((lengths > FAR * usual * more) & (lengths > ABSURD * model))
+
+
+def lopsided(moves: Tensor) -> Tensor:
+    """Whether more than three quarters of an update's numbers rise, or fall: (n,) of bool.
+
+    Training moves about as many up as down. "A little is enough" moves all one way (Xu et al. 2022 look at signs too).
+    """
+    return moves.sign().mean(dim=1).abs() > LOPSIDED
+
+
+def left_out(agreements: Tensor, odd: Tensor, *, most: int) -> list[int]:
+    """Positions of updates that are odd, or go against the others if most go the same way: the `most` worst at most."""
+    against = (agreements < 0) & (agreements.quantile(0.5) > 0)
+    worst = torch.argsort(agreements.masked_fill(odd, -2.0), stable=True)[:most]
+    return sorted(int(i) for i in worst if odd[i] or against[i])
 
 
 @torch.no_grad()

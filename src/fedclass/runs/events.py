@@ -178,7 +178,7 @@ class RoundFinished:
     before this round; this round's checkpoint follows this event).
 
     clipped: clients whose update was shortened to a multiple of the round's median.  screened: clients whose update was
-    left out because it pointed away from the others.  rolled_back: the round's result was unusable, and the previous
+    left out because of its size or direction.  rolled_back: the round's result was unusable, and the previous
     model was restored; a warning says why.
     """
 
