@@ -1,9 +1,15 @@
 """Tables of a protocol: differences where seeds allow them, costs, and what to check a run by."""
 
+import json
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
 from fedclass.report.benchmark import benchmark_tables
 from fedclass.report.verify import compared
 
 COST = {"bytes_up": 2_000_000, "bytes_down": 3_000_000, "seconds": 90.0, "weights_sha256": "ab" * 32, "bwt": -1.0}
+ROOT = Path(__file__).parents[2]
 KEPT = {"exemplars": 1000, "rows": 200, "clients": 30, "server": 4, "teacher": 5000}
 
 
@@ -44,3 +50,50 @@ def test_a_run_that_comes_out_otherwise_is_told_figure_by_figure(result):
     assert other.verdict.startswith("NOT the same: accuracy_last (fedclass's code differs from the result's")
     assert ("accuracy_last", "60.0000", "60.0001", "differs") in other.table.rows
     assert ("weights_sha256", "abababababababab", "abababababababab", "same") in other.table.rows
+
+
+ROWS = {
+    "FedAvg": "fedavg",
+    "FedCLASS `paper`": "fedclass",
+    "FedCLASS `released`": "fedclass-released",
+    "`fedclass-tuned`": "fedclass-tuned",
+    "FedEven": "fedeven",
+    "DER++": "derpp",
+    "FedICARL": "fedicarl-classifier=sigmoid",
+    "FedWA": "fedwa",
+    "all images (`joint`)": "joint",
+}
+COLUMNS = {
+    "digits, 5 tasks": "digits_5task",
+    "digits {5,5}": "synnum_2task",
+    "EMNIST-47 {17,15,15}": "emnist_3task",
+    **{f"{tasks} tasks": f"characters_{tasks}task" for tasks in (10, 25, 50)},
+}
+
+
+def test_the_figures_on_the_page_of_fedeven_are_those_of_the_kept_results() -> None:
+    compared = 0
+    columns: list[str] = []
+    for line in (ROOT / "docs" / "fedeven.md").read_text(encoding="utf-8").splitlines():
+        name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        if name == "" and cells and set(cells) <= set(COLUMNS):
+            columns = [COLUMNS[cell] for cell in cells]
+        elif name in (*ROWS, "seeds") and len(cells) == len(columns):
+            for protocol, cell in zip(columns, cells, strict=True):
+                found = _kept(protocol, ROWS.get(name, "fedeven"))
+                if name == "seeds":
+                    assert cell == ", ".join(str(run["seed"]) for run in found)
+                elif cell == "-":
+                    assert not found, f"{protocol}, {name}: there are results"
+                else:
+                    means = (mean(run[key] for run in found) for key in ("accuracy_last", "forgetting_fedclass"))
+                    assert cell.replace("*", "") == " / ".join(f"{value:.1f}" for value in means), (protocol, name)
+                    compared += 1
+    assert compared == 31
+
+
+def _kept(protocol: str, row: str) -> list[dict[str, Any]]:
+    """The summaries of a row, by seed."""
+    folder = ROOT / "results" / "benchmark" / f"{protocol}-reduced-v1"
+    paths = sorted(folder.glob(f"{row}-s*/summary.json"))
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
