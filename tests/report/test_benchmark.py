@@ -65,8 +65,8 @@ ROWS = {
 }
 COLUMNS = {
     "digits, 5 tasks": "digits_5task",
-    "digits {5,5}": "synnum_2task",
-    "EMNIST-47 {17,15,15}": "emnist_3task",
+    "digits, 2 tasks": "synnum_2task",
+    "EMNIST-47, 3 tasks": "emnist_3task",
     **{f"{tasks} tasks": f"characters_{tasks}task" for tasks in (10, 25, 50)},
 }
 
