@@ -36,3 +36,15 @@ def test_no_line_of_a_paragraph_turns_into_a_list(page: Path) -> None:
     lines = prose(page.read_text(encoding="utf-8"))
     pairs = [(before, line) for before, line in pairwise(lines) if item.match(line)]
     assert [line for before, line in pairs if before.strip() and not item.match(before) and before[0] not in " #"] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_cell_of_a_table_loses_its_braces(page: Path) -> None:
+    """The site takes braces at the end of a cell for attributes, and shows nothing: write \\{5,5\\}."""
+    cells = [
+        cell
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if line.startswith("|")
+        for cell in line.split("|")
+    ]
+    assert [cell for cell in cells if re.search(r"[^\\`]\{[^}`]*[^\\`]\}\s*$", cell)] == []
