@@ -184,6 +184,9 @@ def test_the_protocols_are_listed_and_shown(tmp_path: Path) -> None:
     shown = done("list", cwd=tmp_path)
     for name in ("cifar10_2task", "emnist_10task-reduced", "cifar100_10task", "digits_misaligned"):
         assert name in shown
+    rows = {words[0]: words[1:4] for words in map(str.split, shown.splitlines()) if words}
+    assert rows["characters_50task-reduced"] == ["1", "drawn-characters", "50"]  # B3-Inc1 of 52 classes
+    assert rows["digits_5task"] == ["1", "synnum", "5"]
     about = done("show", "cifar100_10task-reduced", cwd=tmp_path)
     assert "LANDER" in about
     assert "REDUCED, to take minutes on two cores: data.fraction=0.1" in about

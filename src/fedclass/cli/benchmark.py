@@ -68,22 +68,31 @@ def show(
     if about is None:
         from fedclass.experiment.protocol import find_protocol
 
-        about = describe(find_protocol(protocol))
-    for line in about["lines"]:
+        lines = described(find_protocol(protocol))
+    else:
+        lines = about["lines"]
+    for line in lines:
         console.print(line, highlight=False, markup=False)
 
 
-def describe(protocol: "Protocol") -> dict[str, list[str]]:
-    """facts: its row in `benchmark list`, after its name.  lines: what `benchmark show` prints."""
-    from fedclass.report.rows import text
+def facts(protocol: "Protocol") -> list[str]:
+    """Its row in `benchmark list`, after its name."""
+    from fedclass.data.datasets import find_source
+    from fedclass.data.schedule import task_sizes
 
     about, e = protocol.settings, protocol.experiment()
     memory = f"{e.memory.per_class} per class" if e.memory.per_class is not None else f"{e.memory.per_client}"
-    tasks = e.stream.tasks if isinstance(e.stream.tasks, list) else [e.stream.tasks]
+    tasks = task_sizes(e.stream.tasks, len(find_source(e.data.name).classes))
     rounds = f"{e.train.rounds} x {e.train.local_epochs}"
-    facts = [str(about.version), e.data.name, f"{len(tasks)}", f"{e.partition.clients}", memory, rounds, about.seeds]
-    reduced = protocol.reduced_by
-    lines = [
+    return [str(about.version), e.data.name, f"{len(tasks)}", f"{e.partition.clients}", memory, rounds, about.seeds]
+
+
+def described(protocol: "Protocol") -> list[str]:
+    """What `benchmark show` prints."""
+    from fedclass.report.rows import text
+
+    about, reduced = protocol.settings, protocol.reduced_by
+    return [
         f"{protocol.title}: {about.about}",
         f"origin: {about.origin}",
         *([f"REDUCED, to take minutes on two cores: {', '.join(reduced)}"] if reduced else []),
@@ -92,7 +101,6 @@ def describe(protocol: "Protocol") -> dict[str, list[str]]:
         f"fixed (sha256 {protocol.sha256[:16]}):",
         *(f"  {key} = {text(value)}" for key, value in protocol.fixed().items()),
     ]
-    return {"facts": facts, "lines": lines}
 
 
 @app.command()

@@ -25,7 +25,8 @@ def stored() -> dict[str, Any]:
 
 def described() -> dict[str, Any]:
     """The same, from settings, methods and protocols themselves."""
-    from fedclass.cli.benchmark import describe as protocol
+    from fedclass.cli.benchmark import described as lines
+    from fedclass.cli.benchmark import facts
     from fedclass.cli.keys import recipe_keys
     from fedclass.cli.methods import describe as method
     from fedclass.experiment.protocol import protocols
@@ -33,7 +34,8 @@ def described() -> dict[str, Any]:
 
     keys = {table: [asdict(key) for key in rows] for table, rows in recipe_keys().items() if table != "method"}
     methods = {name: asdict(method(name)) for name in METHODS}
-    return {"keys": keys, "methods": methods, "protocols": {each.name: protocol(each) for each in protocols()}}
+    about = {each.name: {"facts": facts(each), "lines": lines(each)} for each in protocols()}
+    return {"keys": keys, "methods": methods, "protocols": about}
 
 
 def renew(path: Path = Path(__file__).with_name(FILE)) -> None:
