@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,6 +71,7 @@ class Announced:
     ) -> None:
         self.experiment, self.here, self.roster, self.rules, self.root = experiment, here, roster, rules, root
         self.admission = admission
+        self._built = cache(experiment.build)
         self.known = Registry()
         self._tell: Tell = lambda _: None
         self._seen: dict[str, bool] = {}  # whether a site was connected at the last look
@@ -90,6 +92,10 @@ class Announced:
 
     def build(self) -> IncrementalModel:
         return self.experiment.build(self.image[:2])
+
+    @property
+    def initial(self) -> IncrementalModel:
+        return self._built(self.image[:2])
 
     @property
     def schedule(self) -> Schedule:

@@ -74,6 +74,10 @@ class Curriculum(Protocol):
         """A new model, for no classes yet."""
 
     @property
+    def initial(self) -> IncrementalModel:
+        """The same, built once, to look at; it is never changed."""
+
+    @property
     def schedule(self) -> Schedule:
         """The part that is known so far."""
 

@@ -4,6 +4,7 @@ from math import prod
 
 from fedclass.experiment.curriculum import Curriculum
 from fedclass.methods.declare import Sizes, Specs
+from fedclass.models.head import with_shapes_for
 from fedclass.wire import nbytes
 
 
@@ -16,12 +17,11 @@ def memory_bytes(curriculum: Curriculum) -> dict[str, int]:
     counted: every method has one.
     """
     experiment, facts = curriculum.experiment, curriculum.facts()
-    declared, model = experiment.method.declare(), curriculum.build()
+    declared, model = experiment.method.declare(), curriculum.initial
     sizes = Sizes.of(model, len(curriculum.schedule.classes))
     clients, images = len(facts.counts), max(facts.exemplars, default=0)
     if declared.replay == "all":
         images = sum(map(sum, facts.counts))
-    model.grow_to(sizes.classes, seed=0)
 
     def total(specs: Specs) -> int:
         return sum(spec.nbytes(sizes) for spec in specs.values())
@@ -31,5 +31,7 @@ def memory_bytes(curriculum: Curriculum) -> dict[str, int]:
         "rows": images * total(declared.rows),
         "clients": clients * total(declared.client),
         "server": total({**declared.server, **experiment.server.declare()}),
-        "teacher": clients * nbytes(model.weights()) if declared.teacher == "previous task" else 0,
+        "teacher": clients * nbytes(with_shapes_for(model.packed, sizes.classes))
+        if declared.teacher == "previous task"
+        else 0,
     }

@@ -142,7 +142,7 @@ class Record:
         assert state.last is not None
         folder = self.directory.ended(state.task)
         with self.writing():
-            self._write_model(self.curriculum.build().complete(state.last), state.method, tasks=state.task)
+            self._write_model(self.curriculum.initial.complete(state.last), state.method, tasks=state.task)
             self.directory.checkpoints.mkdir(exist_ok=True)
             events = self.log.settle()
             Checkpoints(folder).save(state, {}, changes=0, events=events, made_with=self.made_with)
@@ -166,7 +166,7 @@ class Record:
         """Write the model and, last of all, the summary."""
         if state.last is None:
             raise RunError(f"{self.directory.root}: ended before its first task; nothing was learned")
-        model = self.curriculum.build().complete(state.last)
+        model = self.curriculum.initial.complete(state.last)
         summary = summarised(self.curriculum, state, model, engine)
         summary |= {"code": self.parts.known[-1].digests, "mixed_code": self.parts.mixed_code}
         with self.writing():

@@ -27,7 +27,7 @@ def circumstances(curriculum: Curriculum) -> dict[str, Any]:
         "config": curriculum.experiment.to_tables(),
         "dataset_sha256": facts.sha256 if facts.fixed else "",
         "partition_sha256": facts.partition_sha256,
-        "frozen_sha256": curriculum.build().frozen_sha256,
+        "frozen_sha256": curriculum.initial.frozen_sha256,
         "version": fedclass.__version__,
         "machine": fingerprint(),
     }

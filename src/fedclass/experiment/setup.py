@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,14 @@ class Setup:
 
     def build(self) -> IncrementalModel:
         return self.experiment.build(self.image[:2])
+
+    @cached_property
+    def initial(self) -> IncrementalModel:
+        return self.build()
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without the initial model: a worker that needs one builds it."""
+        return {"experiment": self.experiment, "stream": self.stream}
 
     def client(self, store: ClientStore) -> Client:
         e = self.experiment
@@ -178,7 +187,7 @@ def prepare(experiment: Experiment) -> Setup:
         offered=stream.offered,
     )
     setup = Setup(experiment, stream)
-    setup.build()
+    _ = setup.initial  # which finds faults of the model
     _check_transform(setup)
     return setup
 

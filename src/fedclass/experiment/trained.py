@@ -74,7 +74,7 @@ class Description:
 def describe(curriculum: Curriculum, tensors: Weights) -> dict[str, str]:
     """The metadata of model.safetensors."""
     e = curriculum.experiment
-    mean, std = curriculum.build().normalisation or curriculum.normalisation
+    mean, std = curriculum.initial.normalisation or curriculum.normalisation
     description = Description(
         version=fedclass.__version__,
         dataset=e.data.name,

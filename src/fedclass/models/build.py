@@ -92,7 +92,8 @@ def build_model(
         seed_streams(seed, "model")
         backbone = _backbone(name, norm, args or {})
         features = _features(backbone, name, image_size)
-    model = IncrementalModel(
+    backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return IncrementalModel(
         backbone,
         features,
         head_init=head_init,
@@ -100,7 +101,6 @@ def build_model(
         normalisation=_normalisation(backbone, name),
         image_size=image_size,
     )
-    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 @torch.no_grad()
