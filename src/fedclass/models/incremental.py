@@ -161,7 +161,8 @@ class IncrementalModel(nn.Module):
         return sum(length for _, length, moved in self._layout(classes).sections if moved)
 
     def _layout(self, classes: int) -> Layout:
-        return Layout.of(with_shapes_for(self._changing(), classes))
+        same = classes == self.classes
+        return self.packed.layout if same else Layout.of(with_shapes_for(self._changing(), classes))
 
     def weights(self) -> Packed:
         """A copy of all parameters and buffers that change, on the CPU."""
@@ -176,6 +177,8 @@ class IncrementalModel(nn.Module):
 
     @property
     def frozen(self) -> Tensors:
+        if not self._frozen:  # asked for before and after each job
+            return {}
         return {name: tensor for name, tensor in self.state_dict().items() if name in self._frozen}
 
     @cached_property
