@@ -158,6 +158,15 @@ def tiny(tiny_settings: list[str]) -> Callable[..., Experiment]:
 
 
 @pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Charts are made but not drawn, which takes longest: for tests of the words and tables of a page."""
+    from fedclass.report import rendering
+
+    empty = b'<svg viewBox="0 0 1 1"></svg>'
+    monkeypatch.setattr(rendering, "_drawn", lambda *_, **__: empty)
+
+
+@pytest.fixture
 def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], str]]:
     """user_module("mine", source): a module of a user's own, importable by that name."""
     made = []

@@ -109,10 +109,10 @@ def test_a_run_stopped_anywhere_ends_with_the_same_bits(
 
 
 @pytest.mark.slow
-def test_the_other_engine_may_go_on(tiny: Tiny, tmp_path: Path) -> None:
+def test_the_other_engine_may_go_on(before: Before, tiny: Tiny, tmp_path: Path) -> None:
     experiment = tiny("train.rounds=3", method="fedclass")
-    run_one(experiment, tmp_path / "whole")
-    stopped_after(experiment, tmp_path / "cut", 5)
+    before.copied(experiment, tmp_path / "whole")
+    before.copied(experiment, tmp_path / "cut", 6)
     run_one(experiment, tmp_path / "cut", go_on=True, engine="processes", workers=2)
     ours, whole = outcome(tmp_path / "cut"), outcome(tmp_path / "whole")
     assert ours[1] == whole[1]
@@ -124,7 +124,7 @@ import os, random, signal, sys, time
 from fedclass.experiment.launch import run_one
 from fedclass.experiment.recipe import load
 
-recipe, root, seed, kills = sys.argv[1:]
+recipe, whole, root, seed, kills = sys.argv[1:]
 experiment, chance = load(recipe), random.Random(int(seed))
 
 
@@ -137,11 +137,11 @@ def started(root):
 
 
 began = time.monotonic()
-os.waitpid(started(root + " alone"), 0)
-whole = time.monotonic() - began
+os.waitpid(started(whole), 0)
+took = time.monotonic() - began
 for _ in range(int(kills)):
     child = started(root)
-    time.sleep(chance.uniform(0, whole))
+    time.sleep(chance.uniform(0, took))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 sys.exit(os.waitpid(started(root), 0)[1])
@@ -151,28 +151,27 @@ sys.exit(os.waitpid(started(root), 0)[1])
 @pytest.mark.slow
 def test_kill_9_at_random_moments_loses_nothing(tiny: Tiny, tmp_path: Path) -> None:
     """Killed again and again, at any moment of a run, in the middle of whatever it was doing."""
-    experiment = tiny("train.rounds=6", method="fedclass")
-    run_one(experiment, tmp_path / "whole")
-    recipe = tmp_path / "whole" / "config.toml"
-    words = [sys.executable, "-c", KILLED, str(recipe), str(tmp_path / "killed"), "0", "10"]
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(tiny("train.rounds=4", "evaluation.every=0", method="fedclass").to_toml())
+    words = [sys.executable, "-c", KILLED, str(recipe), str(tmp_path / "whole"), str(tmp_path / "killed"), "0", "6"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
     assert not list((tmp_path / "killed").glob("**/*.part"))
 
 
-def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_later(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_later(before: Before, tiny: Tiny, tmp_path: Path) -> None:
     """Files larger than the limit cannot be written; the checkpoint of a model is."""
     experiment = tiny(method="fedavg")
-    run_one(experiment, tmp_path / "whole")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before.copied(experiment, tmp_path / "whole")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
         with pytest.raises(RunError, match=r"cannot continue \(.*File too large.*fedclass run --resume"):
             run_one(experiment, tmp_path / "cut")
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert not list((tmp_path / "cut").glob("**/*.part"))
     run_one(experiment, tmp_path / "cut", go_on=True)
@@ -219,10 +218,10 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(
     assert "going back to the one before it" in warning.message
 
 
-def test_when_all_checkpoints_are_damaged_the_run_begins_anew(tiny: Tiny, tmp_path: Path) -> None:
+def test_when_all_checkpoints_are_damaged_the_run_begins_anew(before: Before, tiny: Tiny, tmp_path: Path) -> None:
     experiment = tiny(method="fedavg")
-    run_one(experiment, tmp_path / "whole")
-    stopped_after(experiment, tmp_path / "cut", 3)
+    before.copied(experiment, tmp_path / "whole")
+    before.copied(experiment, tmp_path / "cut", 3)
     for path in (tmp_path / "cut" / "checkpoints").glob("models-*"):
         flipped(path)
     heard: list[Event] = []
@@ -238,36 +237,40 @@ def test_after_damage_there_are_two_whole_checkpoints_again(
     kind: str, before: Before, tiny: Tiny, tmp_path: Path
 ) -> None:
     """The round that is done again has the same bits, and the name of the damaged file."""
-    experiment = tiny("train.rounds=4", method="fedclass")
-    before.copied(experiment, tmp_path / "cut", 7)
+    experiment = tiny("train.rounds=3", method="fedclass")
+    before.copied(experiment, tmp_path / "cut", 6)
     flipped(newest(tmp_path / "cut", kind))
-    stopped_after(experiment, tmp_path / "cut", 7, go_on=True)
+    stopped_after(experiment, tmp_path / "cut", 6, go_on=True)
     known = Checkpoints(tmp_path / "cut" / "checkpoints")
     reached = [(found.state.task, found.state.round) for found in map(known.load, known.numbers())]
     assert reached == [(1, 1), (1, 2)]
 
 
-def test_two_checkpoints_are_kept_with_the_files_they_need_and_no_others(tiny: Tiny, tmp_path: Path) -> None:
-    stopped_after(tiny("train.rounds=3", method="fedclass"), tmp_path / "cut", 6)
+def test_two_checkpoints_are_kept_with_the_files_they_need_and_no_others(
+    before: Before, tiny: Tiny, tmp_path: Path
+) -> None:
+    before.copied(tiny("train.rounds=3", method="fedclass"), tmp_path / "cut", 6)
     files = [path.name for path in (tmp_path / "cut" / "checkpoints").iterdir()]
     assert len([name for name in files if name.endswith(".json")]) == 2
     assert len([name for name in files if name.startswith("models-")]) == 2
     assert len([name for name in files if name.startswith("clients-")]) == 2
 
 
-def test_another_configuration_is_refused_and_every_differing_key_is_named(tiny: Tiny, tmp_path: Path) -> None:
-    stopped_after(tiny(), tmp_path / "cut", 2)
-    before = {path: path.read_bytes() for path in (tmp_path / "cut").rglob("*") if path.is_file()}
+def test_another_configuration_is_refused_and_every_differing_key_is_named(
+    before: Before, tiny: Tiny, tmp_path: Path
+) -> None:
+    before.copied(tiny(), tmp_path / "cut", 2)
+    files = {path: path.read_bytes() for path in (tmp_path / "cut").rglob("*") if path.is_file()}
     other = tiny("optimizer.learning_rate=0.5", "method.beta=1", seed=3)
     with pytest.raises(RunError) as caught:
         run_one(other, tmp_path / "cut", go_on=True)
     for words in ("seed (0 then, 3 now)", "optimizer.learning_rate (", "method.beta (5.0 then, 1.0 now)"):
         assert words in str(caught.value)
-    assert before == {path: path.read_bytes() for path in (tmp_path / "cut").rglob("*") if path.is_file()}
+    assert files == {path: path.read_bytes() for path in (tmp_path / "cut").rglob("*") if path.is_file()}
 
 
-def test_a_recipe_edited_in_the_run_directory_is_refused(tiny: Tiny, tmp_path: Path) -> None:
-    stopped_after(tiny(), tmp_path / "cut", 2)
+def test_a_recipe_edited_in_the_run_directory_is_refused(before: Before, tiny: Tiny, tmp_path: Path) -> None:
+    before.copied(tiny(), tmp_path / "cut", 2)
     config = tmp_path / "cut" / "config.toml"
     config.write_text(config.read_text().replace("rounds = 2", "rounds = 7"))
     with pytest.raises(RunError, match=r"was changed after the run began, in train.rounds \(2 then, 7 now\)"):
@@ -287,12 +290,14 @@ def test_other_images_are_refused(tiny: Tiny, tmp_path: Path) -> None:
         run_one(experiment, tmp_path / "cut", go_on=True)
 
 
-def test_a_run_whose_data_moved_goes_on_with_the_same_bits(tiny: Tiny, tiny_file: Path, tmp_path: Path) -> None:
+def test_a_run_whose_data_moved_goes_on_with_the_same_bits(
+    before: Before, tiny: Tiny, tiny_file: Path, tmp_path: Path
+) -> None:
     """Images are compared, not paths; without the new path, the error says what to type."""
-    run_one(tiny(method="fedclass"), tmp_path / "whole")
+    before.copied(tiny("train.rounds=3", method="fedclass"), tmp_path / "whole")
     old, new = tmp_path / "old.npz", tmp_path / "new.npz"
     shutil.copy(tiny_file, old)
-    stopped_after(tiny(f"data.path={old}", method="fedclass"), tmp_path / "cut", 3)
+    stopped_after(tiny(f"data.path={old}", "train.rounds=3", method="fedclass"), tmp_path / "cut", 5)
     old.rename(new)
     stored = str(tmp_path / "cut" / "config.toml")
     with pytest.raises(DataError, match=r"old\.npz: no longer exists; if it has moved, give data\.path=PLACE"):
@@ -303,9 +308,10 @@ def test_a_run_whose_data_moved_goes_on_with_the_same_bits(tiny: Tiny, tiny_file
 
 
 def test_a_finished_run_whose_data_moved_is_read_if_the_images_are_the_same(
-    tiny: Tiny, tiny_file: Path, tmp_path: Path
+    before: Before, tiny: Tiny, tiny_file: Path, tmp_path: Path
 ) -> None:
-    first = run_one(tiny(method="fedavg"), tmp_path / "run")
+    before.copied(tiny(method="fedavg"), tmp_path / "run")
+    first = json.loads(RunDirectory(tmp_path / "run").summary.read_text())
     shutil.copy(tiny_file, tmp_path / "copy.npz")
     assert run_one(tiny(f"data.path={tmp_path / 'copy.npz'}", method="fedavg"), tmp_path / "run", go_on=True) == first
     with np.load(tiny_file) as archive:
@@ -341,18 +347,19 @@ def test_a_partition_that_moved_is_compared_by_what_it_says(tiny: Tiny, tmp_path
     run_one(tiny(*settings, f"partition.path={new}"), tmp_path / "cut", go_on=True)
 
 
-def test_a_finished_run_is_read_and_not_run_again(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_finished_run_is_read_and_not_run_again(before: Before, tiny: Tiny, tmp_path: Path) -> None:
     experiment = tiny(method="fedavg")
-    first = run_one(experiment, tmp_path / "run")
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    before.copied(experiment, tmp_path / "run")
+    first = json.loads(RunDirectory(tmp_path / "run").summary.read_text())
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
     heard: list[Event] = []
     assert run_one(experiment, tmp_path / "run", heard.append, go_on=True) == first
     assert isinstance(heard[0], RunStarted)
-    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    assert files == {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
 
 
-def test_without_being_asked_nothing_goes_on(tiny: Tiny, tmp_path: Path) -> None:
-    stopped_after(tiny(), tmp_path / "cut", 2)
+def test_without_being_asked_nothing_goes_on(before: Before, tiny: Tiny, tmp_path: Path) -> None:
+    before.copied(tiny(), tmp_path / "cut", 2)
     with pytest.raises(RunError, match="is not empty"):
         run_one(tiny(), tmp_path / "cut")
 
@@ -363,8 +370,10 @@ def test_a_folder_that_is_no_run_is_refused(tiny: Tiny, tmp_path: Path) -> None:
         run_one(tiny(), tmp_path, go_on=True)
 
 
-def test_a_machine_that_differs_is_noted(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped_after(tiny(), tmp_path / "cut", 2)
+def test_a_machine_that_differs_is_noted(
+    before: Before, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before.copied(tiny(), tmp_path / "cut", 2)
     monkeypatch.setattr("fedclass.experiment.resume.fingerprint", lambda: {"processor": "abacus"})
     heard: list[Event] = []
     run_one(tiny(), tmp_path / "cut", heard.append, go_on=True)
@@ -372,18 +381,23 @@ def test_a_machine_that_differs_is_noted(tiny: Tiny, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.slow
-def test_several_experiments_go_on_together(tiny: Tiny, tmp_path: Path) -> None:
+def test_several_experiments_go_on_together(before: Before, tiny: Tiny, tmp_path: Path) -> None:
     """One finished, one stopped, one not begun."""
-    plan = [(tiny(method="fedavg", seed=seed), tmp_path / str(seed)) for seed in range(3)]
-    run_one(*plan[0])
-    stopped_after(*plan[1], 3)
+    experiments = (
+        tiny(method="fedavg"),
+        tiny("train.rounds=3", method="fedclass"),
+        tiny("train.rounds=1", method="fedavg"),
+    )
+    plan = [(experiment, tmp_path / str(number)) for number, experiment in enumerate(experiments)]
+    before.copied(*plan[0])
+    before.copied(*plan[1], 6)
     stamp = (tmp_path / "0" / "summary.json").stat().st_mtime_ns
     heard: dict[int, list[Event]] = {0: [], 1: [], 2: []}
     failures = run_all(plan, workers=2, listen=lambda number, event: heard[number].append(event))
     assert failures == {}
     assert (tmp_path / "0" / "summary.json").stat().st_mtime_ns == stamp
     for number, (experiment, root) in enumerate(plan):
-        run_one(experiment, tmp_path / f"alone {number}")
+        before.copied(experiment, tmp_path / f"alone {number}")
         assert outcome(root) == outcome(tmp_path / f"alone {number}")
         assert sum(isinstance(event, TaskFinished) for event in heard[number]) == 2
     assert any(isinstance(event, RunResumed) for event in heard[1])
@@ -469,9 +483,11 @@ def test_options_that_exclude_each_other_are_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_that_was_stored_before_keys_moved_is_read_as_if_stored_today(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_run_that_was_stored_before_keys_moved_is_read_as_if_stored_today(
+    before: Before, tiny: Tiny, tmp_path: Path
+) -> None:
     experiment, directory = tiny(), RunDirectory(tmp_path / "run")
-    run_one(experiment, directory.root)
+    before.copied(experiment, directory.root)
     tables = tomllib.loads(directory.config.read_text())
     for old, new in MOVED.items():
         (source, key), (target, _) = old.split("."), new.split(".")

@@ -42,6 +42,7 @@ def test_a_kept_run_is_small_and_is_read_as_the_run_itself(finished, target, tin
     assert str(tiny_file.parent) not in (target / "config.toml").read_text()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_tables_and_reports_read_it(target):
     table = called("table", str(target.parent), cwd=target.parent)
     assert "fedavg (standard)" in table.stdout
