@@ -13,12 +13,14 @@ import pytest
 from PIL import Image
 
 from commands import called as fedclass
+from conftest import write_tiny
 from fedclass import __version__
 from fedclass.cli.catalogue import FILE, renew
 from fedclass.cli.version import commit
 from fedclass.experiment.config import Experiment
 from fedclass.runs.config_file import flat
 from fedclass.runs.events import EventLog, RoundFinished, RunFailed, RunStarted, read_events
+from users import Project
 
 KEPT_RUN = Path(__file__).parents[2] / "results/benchmark/digits_5task-reduced-v1/fedavg-s0"
 FEDCLASS = [sys.executable, "-c", "from fedclass.cli import main; main()"]
@@ -120,24 +122,31 @@ def test_whoever_names_neither_recipe_nor_data_is_told_what_is_quick(tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_users_own_method_and_backbone_run_from_the_working_folder(tiny_settings: list[str], tmp_path: Path) -> None:
+def test_a_users_own_method_and_backbone_run_from_the_working_folder(tmp_path: Path) -> None:
+    """In a process of its own, in whose output names are not read as markup and nothing is cut off."""
     (tmp_path / "mine.py").write_text(
         "from dataclasses import dataclass\n"
         "from torch import nn\n"
-        "from fedclass.methods import FedAvg\n"
+        "from fedclass.methods import FedCLASS\n"
         "@dataclass(frozen=True, kw_only=True)\n"
-        "class Twice(FedAvg):\n"
+        "class Twice(FedCLASS):\n"
         '    """Twice the loss."""\n'
         "    def loss(self, client, batch):\n"
         "        return 2 * super().loss(client, batch)\n"
         "def backbone():\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.ReLU())\n"
     )
-    words = [*settings([*tiny_settings, "model.name=mine:backbone"]), "--out", "run"]
-    result = process("run", "--method", "mine:Twice", *words, cwd=tmp_path)
+    write_tiny(tmp_path / "t.npz", classes=8)
+    words = settings(["data.name=npz", "data.path=t.npz", "stream.tasks=2,2,2,2", "partition.kind=iid"])
+    words += settings(["partition.clients=2", "train.rounds=1", "memory.per_client=4"])
+    words += settings(["method.variant=paper", "method.temperature=2.5", "model.name=mine:backbone"])
+    result = process("run", "--method", "mine:Twice", *words, "--out", "odd[/b]", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert "mine:Twice (standard)" in result.stdout
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["method"] == "mine:Twice"
+    assert "run directory: odd[/b]" in result.stdout
+    assert "mine:Twice (paper, temperature=2.5)" in result.stdout
+    assert "…" not in result.stdout
+    assert json.loads((tmp_path / "odd[/b]" / "summary.json").read_text())["method"] == "mine:Twice"
+    assert "odd[/b]" in fedclass("list", ".", cwd=tmp_path).stdout
 
 
 def test_plan_shows_counts_and_saves_a_partition_that_runs_the_same(tiny_settings: list[str], tmp_path: Path) -> None:
@@ -177,12 +186,18 @@ MISTAKES = {
 }
 
 
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where those of the recipe `demo` are kept once they are drawn."""
+    return str(tmp_path_factory.mktemp("digits"))
+
+
 @pytest.mark.parametrize("message", MISTAKES)
-def test_a_mistake_ends_in_one_line_before_anything_is_written(message: str, tmp_path: Path) -> None:
+def test_a_mistake_ends_in_one_line_before_anything_is_written(message: str, digits: str, tmp_path: Path) -> None:
     (tmp_path / "occupied").touch()
     words, code = MISTAKES[message]
     recipe = [] if words == ["cifar10_2task"] else ["demo"]
-    result = fedclass("run", *recipe, *words, cwd=tmp_path, FEDCLASS_DATA=str(tmp_path / "data"))
+    result = fedclass("run", *recipe, *words, cwd=tmp_path, FEDCLASS_DATA=digits)
     assert message in failed(result, code)
     assert not (tmp_path / "runs").exists()
 
@@ -204,10 +219,10 @@ def test_a_diverging_run_ends_with_its_own_code_and_says_what_to_do(tiny_setting
 
 
 @pytest.mark.slow
-def test_one_failing_member_does_not_take_the_others_with_it(tiny_settings: list[str], tmp_path: Path) -> None:
+def test_one_failing_member_does_not_take_the_others_with_it(tiny_settings: list[str], project: Project) -> None:
     """One diverges, one leaves without a word, one raises an error of ours; the last is in the table."""
-    (tmp_path / "mine.py").write_text(
-        "import os\n"
+    project.write(
+        mine="import os\n"
         "from dataclasses import dataclass\n"
         "from fedclass import FedAvg, FedclassError\n"
         "@dataclass(frozen=True, kw_only=True)\n"
@@ -224,31 +239,15 @@ def test_one_failing_member_does_not_take_the_others_with_it(tiny_settings: list
         "        raise FedclassError('not today')\n"
     )
     words = ["--methods", "mine:Diverges,mine:Leaves,mine:Raises,fedavg", *settings(tiny_settings)]
-    result = process("compare", *words, "--out", "all", "--workers", "1", cwd=tmp_path)
+    result = fedclass("compare", *words, "--out", "all", "--workers", "1", cwd=project.root)
     assert result.returncode == 5, "the first one's code"
     assert "Traceback" not in result.stderr
     assert "mine:Diverges: all/mine-Diverges-s0: task 1, round 1: 0 of 3 updates were usable" in result.stderr
     assert "fedavg (standard)" in result.stdout
     assert "Nothing is compared or chosen until all runs are finished" in result.stdout
-    assert "fedavg (standard)" in (tmp_path / "all" / "results.md").read_text()
+    assert "fedavg (standard)" in (project.root / "all" / "results.md").read_text()
     assert "its process ended early, with code 0" in result.stderr
     assert "mine:Raises: not today" in result.stderr
-
-
-@pytest.mark.slow
-def test_names_are_not_read_as_markup_and_nothing_is_cut_off_in_a_pipe(tmp_path: Path) -> None:
-    from conftest import write_tiny
-
-    write_tiny(tmp_path / "t.npz", classes=8)
-    words = settings(["data.name=npz", "data.path=t.npz", "stream.tasks=2,2,2,2", "partition.kind=iid"])
-    words += settings(["partition.clients=2", "train.rounds=1"])
-    words += settings(["memory.per_client=4", "method.variant=paper", "method.temperature=2.5"])
-    run = process("run", *words, "--out", "odd[/b]", cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
-    assert "run directory: odd[/b]" in run.stdout
-    assert "fedclass (paper, temperature=2.5)" in run.stdout
-    assert "…" not in run.stdout
-    assert "odd[/b]" in fedclass("list", ".", cwd=tmp_path).stdout
 
 
 def test_a_file_instead_of_a_module_is_told_how_to_name_the_method(tmp_path: Path) -> None:

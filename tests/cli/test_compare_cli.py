@@ -146,18 +146,17 @@ def test_a_comparison_of_edited_code_is_refused_and_never_shows_the_old_figures_
 
 
 @pytest.mark.slow
-def test_resume_refuses_edited_code_too_as_new_processes_see_it(tiny_settings: list[str], tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(MINE)
-    (tmp_path / "helper.py").write_text("FACTOR = 1.0")
-    words = ["--method", "mine:Mine", *settings([*tiny_settings, "train.rounds=1"]), "--out", "run"]
-    assert started("run", *words, cwd=tmp_path).returncode == 0
-    (tmp_path / "run" / "summary.json").unlink()
-    (tmp_path / "helper.py").write_text("FACTOR = 30.0")
-    refused = started("run", "--resume", "run", cwd=tmp_path)
+def test_resume_refuses_edited_code_too_as_new_processes_see_it(tiny_settings: list[str], project: Project) -> None:
+    project.write(mine=MINE, helper="FACTOR = 1.0")
+    root = project.root
+    done("run", "--method", "mine:Mine", *settings([*tiny_settings, "train.rounds=1"]), "--out", "run", cwd=root)
+    (root / "run" / "summary.json").unlink()
+    project.write(helper="FACTOR = 30.0")
+    refused = started("run", "--resume", "run", cwd=root)
     assert refused.returncode == 4
     assert "helper.py changed" in refused.stderr
-    assert "MIXED CODE: run went on" in started("run", "--resume", "run", "--changed-code", cwd=tmp_path).stdout
-    assert "--changed-code is for --resume" in failed("run", "--changed-code", cwd=tmp_path, code=2)
+    assert "MIXED CODE: run went on" in done("run", "--resume", "run", "--changed-code", cwd=root)
+    assert "--changed-code is for --resume" in failed("run", "--changed-code", cwd=root, code=2)
 
 
 def test_an_unfinished_run_is_left_out_with_a_warning_and_no_runs_are_an_error(tmp_path: Path) -> None:

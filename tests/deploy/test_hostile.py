@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -28,7 +28,7 @@ from fedclass.engines.flower import codec
 from fedclass.engines.flower.frames import Frame
 from fedclass.errors import ClientError, ConfigError
 from fedclass.experiment.recipe import load as load_recipe
-from fedclass.runs.events import RoundFinished, UpdateMissing, UpdateRejected, Warned
+from fedclass.runs.events import RoundFinished, SitesKnown, UpdateMissing, UpdateRejected, Warned
 from fedclass.wire import Job, Plan
 
 Weights = Mapping[str, Tensor]
@@ -225,39 +225,43 @@ def test_a_name_belongs_to_its_node_also_if_the_server_begins_again(federation: 
     assert asked == {100, 101}
 
 
-@pytest.mark.parametrize(
-    ("said", "reason"),
-    [
-        ({"site": "../evil"}, "calls itself '../evil'"),
-        ({"fresh": {"ghost": 3}}, "classes that do not fit together"),
-        ({"classes": {"ant": -5}, "fresh": {}}, "impossible count"),
-        ({"classes": {"": 5}, "fresh": {}}, "no class can be called"),
-        ({"classes": "all"}, "classes"),
-        ({"classes": {"ant": 2**80}, "fresh": {"ant": 2**80}}, "impossible count"),
-        ({"classes": {"\x1b[2J": 5}, "fresh": {}}, "no class can be called"),
-        ({"classes": {"\ud800": 5}, "fresh": {}}, "no class can be called"),
-        ({"image": [-8, 8, 3]}, "images of an impossible size"),
-        ({"image": [8, 8, 7]}, "images of an impossible size"),
-        ({"image": [10**6, 10**6, 3]}, "images of an impossible size"),
-        ({"machine": {"python": "3" * 2000}}, "too much about its machine"),
-    ],
-)
-def test_a_hostile_announcement_keeps_a_site_out(federation: Federation, said: dict[str, Any], reason: str) -> None:
-    federation.site("third", {"ant": 20})
-    federation.grid.nodes[101]["name"] = "a-hostile"  # the first by name, and the size of images is the first one's
+ANNOUNCED: list[tuple[dict[str, Any], str]] = [
+    ({"site": "../evil"}, "calls itself '../evil'"),
+    ({"fresh": {"ghost": 3}}, "classes that do not fit together"),
+    ({"classes": {"ant": -5}, "fresh": {}}, "impossible count"),
+    ({"classes": {"": 5}, "fresh": {}}, "no class can be called"),
+    ({"classes": "all"}, "classes"),
+    ({"classes": {"ant": 2**80}, "fresh": {"ant": 2**80}}, "impossible count"),
+    ({"classes": {"\x1b[2J": 5}, "fresh": {}}, "no class can be called"),
+    ({"classes": {"\ud800": 5}, "fresh": {}}, "no class can be called"),
+    ({"image": [-8, 8, 3]}, "images of an impossible size"),
+    ({"image": [8, 8, 7]}, "images of an impossible size"),
+    ({"image": [10**6, 10**6, 3]}, "images of an impossible size"),
+    ({"machine": {"python": "3" * 2000}}, "too much about its machine"),
+]
+
+
+def test_who_announces_the_impossible_takes_no_part(federation: Federation) -> None:
+    """Each kind by a site of its own; these come first by name, and the size of images is the first one's."""
+    said = {federation.site(f"a-{number}", {"ant": 20}): says for number, (says, _) in enumerate(ANNOUNCED)}
 
     def tamper(message: Message, reply: Message) -> Message:
-        if header(message)["ask"] == "announcement" and message.metadata.dst_node_id == 101:
+        node = message.metadata.dst_node_id
+        if header(message)["ask"] == "announcement" and node in said:
             frame = Frame.from_record(reply.content)
-            reply.content = Frame(
-                {**frame.header, "announcement": {**frame.header["announcement"], **said}}
-            ).to_record()
+            about = {**frame.header["announcement"], **said[node]}
+            reply.content = Frame({**frame.header, "announcement": about}).to_record()
         return reply
 
     federation.grid.tamper = tamper
     federation.run(tasks=1)
-    assert any(reason in event.message for event in federation.events(Warned))
-    assert all("hostile" not in json.dumps(asdict(e)) for e in federation.events(RoundFinished))
+    warned = [event.message for event in federation.events(Warned)]
+    for number, (node, (_, reason)) in enumerate(zip(said, ANNOUNCED, strict=True)):
+        about = [message for message in warned if f"({node})" in message or f"site a-{number}:" in message]
+        assert any(reason in message for message in about), reason
+    (known,) = federation.events(SitesKnown)
+    assert known.sites == ["a-3", "a-6", "a-7", "good", "hostile"], "who names what no class can be called has no class"
+    assert all(event.clients == [3, 4] for event in federation.events(RoundFinished))
 
 
 # What a hostile server may ask.

@@ -17,7 +17,7 @@ UserModule = Callable[[str, str], str]
 # teacher that the method makes (fedgkd); uploads of the task's end that are broadcast (ewc); all images so far (joint);
 # images that the server makes (target); quotas that it returns.
 SYNTHETIC = tuple(f"method.{key}" for key in ("synthetic=12", "made_at_once=8", "steps=2", "width=4", "warmup=1"))
-PROXIES = ("method.perturbation=1", "method.iterations=2", "method.keep=1", "method.proxies=3")
+PROXIES = ("method.perturbation=1", "method.iterations=1", "method.keep=1", "method.proxies=3", "partition.clients=3")
 SYNTHETIC += ("method.synthetic_batch=4", "method.student_steps=2")
 STATEFUL = [
     ("scaffold", ()),

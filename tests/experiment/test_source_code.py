@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -411,31 +410,30 @@ from fedclass.errors import ConfigError
 from fedclass.experiment.launch import run_one
 from fedclass.experiment.recipe import load
 
-@dataclass(frozen=True, kw_only=True)
-class Mine(FedAvg):
-    def loss(self, client, batch):
-        return FACTOR * super().loss(client, batch)
-
 root, *settings = sys.argv[1:]
-print(run_one(load(None, settings, method="__main__:Mine"), root, reuse=True)["weights_sha256"])
+for factor in (1.0, 30.0):
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(FedAvg):
+        def loss(self, client, batch):
+            return factor * FedAvg.loss(self, client, batch)
+
+    print(run_one(load(None, settings, method="__main__:Mine"), f"{root}/{factor}", reuse=True)["weights_sha256"])
 assert "torch._dynamo" not in sys.modules, "a second of every process that trains"
 """
 
 
 def test_a_class_typed_into_python_c_is_never_shared(tiny_settings: list[str], tmp_path: Path) -> None:
-    found = []
+    words = [sys.executable, "-c", TYPED, str(tmp_path), *tiny_settings, "train.rounds=1"]
+    first, second = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    assert first != second
     for factor in ("1.0", "30.0"):
-        root = tmp_path / factor
-        words = [sys.executable, "-c", TYPED.replace("FACTOR", factor), str(root), *tiny_settings]
-        done = subprocess.run(words, capture_output=True, text=True, check=True)
-        found.append(done.stdout)
-        warnings = [line for line in (root / "events.jsonl").read_text().splitlines() if '"Warned"' in line]
+        events = (tmp_path / factor / "events.jsonl").read_text()
+        warnings = [line for line in events.splitlines() if '"Warned"' in line]
         (warning,) = [json.loads(line)["message"] for line in warnings]
         assert warning == (
             "no task is taken from the cache or added to it: __main__ is a script or notebook; put the class into a "
             "module of its own"
         )
-    assert found[0] != found[1]
     assert list(usual_store().entries()) == []
 
 
@@ -506,16 +504,32 @@ def unnoticed() -> Iterator[None]:
 
 # Our own code.
 
-PRINT_KEY = """
-import sys
-from fedclass.experiment.recipe import load
-from fedclass.experiment.reuse import key_after
-from fedclass.experiment.setup import prepare
-from fedclass.experiment.source_code import sources
-setup = prepare(load(None, sys.argv[1:]))
-code = sources(setup)
-assert not code.doubts, code.doubts
-print(key_after(setup, 1, code))
+PRINT_KEYS = """
+import os, sys
+import torch  # once for all processes
+
+
+def print_key(settings):
+    from fedclass.experiment.recipe import load
+    from fedclass.experiment.reuse import key_after
+    from fedclass.experiment.setup import prepare
+    from fedclass.experiment.source_code import sources
+    setup = prepare(load(None, settings))
+    code = sources(setup)
+    assert not code.doubts, code.doubts
+    print(key_after(setup, 1, code), flush=True)
+
+
+first, second, *settings = sys.argv[1:]
+for edited in (None, first, second):
+    if edited:
+        with open(edited, "a") as file:
+            file.write("# edited\\n")
+    child = os.fork()
+    if child == 0:
+        print_key(settings)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 """
 
 
@@ -525,14 +539,9 @@ def test_editing_fedclass_itself_changes_the_key_and_editing_what_only_shows_res
     copy = tmp_path / "fedclass"
     shutil.copytree(Path(fedclass.__file__).parent, copy)  # compiled modules, too: they belong to their sources
 
-    def printed() -> Any:
-        words = [sys.executable, "-c", PRINT_KEY, *tiny_settings]
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        return subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout
-
-    keys = [printed()]
-    for name in ("cli/run.py", "losses/augmented.py"):
-        with (copy / name).open("a") as file:
-            file.write("# edited\n")
-        keys.append(printed())
+    edited = [str(copy / name) for name in ("cli/run.py", "losses/augmented.py")]
+    words = [sys.executable, "-c", PRINT_KEYS, *edited, *tiny_settings]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    keys = subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout.split()
+    assert len(keys) == 3
     assert keys[0] == keys[1] != keys[2]

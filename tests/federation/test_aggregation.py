@@ -266,7 +266,7 @@ def sole_holder(tiny: Tiny, tmp_path: Path) -> Callable[..., Experiment]:
     shares[3] = np.concatenate([shares[3], of_class[3]])
     save_partition([np.sort(share) for share in shares], tmp_path / "p.json", dataset=whole.data.sha256)
     settings = ("stream.tasks=4", "partition.kind=file", f"partition.path={tmp_path / 'p.json'}", "partition.clients=4")
-    learning = ("train.rounds=8", "train.local_epochs=3", "optimizer.learning_rate=0.05", "evaluation.every=0")
+    learning = ("train.rounds=5", "train.local_epochs=3", "optimizer.learning_rate=0.05", "evaluation.every=0")
     return lambda *more: tiny(*settings, *learning, *more, method="fedavg")
 
 
@@ -284,7 +284,7 @@ SITES = ("aggregation.screen=true", f"aggregation.clip_norm={aggregation.CLIP_NO
     "defences",
     [
         ("aggregation.rule=median", "aggregation.clip_norm=2"),
-        ("aggregation.rule=multi-krum", "aggregation.clip_norm=2"),
+        ("aggregation.rule=multi-krum", "aggregation.clip_norm=2", "train.rounds=8"),
         SITES,
         (*SITES, "stream.tasks=2,2", "memory.per_client=12"),
     ],
@@ -337,7 +337,7 @@ def test_a_round_that_would_break_the_model_is_undone_and_the_suspect_named(tiny
 
 @pytest.mark.slow
 def test_one_client_in_four_that_turns_its_update_round_does_not_win(tiny: Tiny, tmp_path: Path) -> None:
-    settings = ("partition.clients=4", "stream.tasks=4", "train.rounds=6", "train.local_epochs=2")
+    settings = ("partition.clients=4", "stream.tasks=4", "train.rounds=4", "train.local_epochs=2")
     rates = ("optimizer.learning_rate=0.05", "evaluation.every=0")
 
     def last(*more: str) -> float:
@@ -396,7 +396,7 @@ def test_losses_that_rise_say_that_the_round_before_has_spoilt_the_model(tiny: T
         }
         return replace(update, weights=weights, examples=2**40)
 
-    settings = ("partition.clients=4", "stream.tasks=4", "train.rounds=6", "train.local_epochs=2")
+    settings = ("partition.clients=4", "stream.tasks=4", "train.rounds=4", "train.local_epochs=2")
     rates = ("optimizer.learning_rate=0.05", "evaluation.every=0", "aggregation.clip_norm=1e9")
     directory = outcome(tiny(*settings, *rates, method="fedavg"), tmp_path / "run", hostile)
     events = list(read_events(directory.events))
