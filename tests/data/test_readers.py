@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from scipy.io import savemat
 
 from fedclass.data import readers, source
 from fedclass.data.catalogue import DATASETS
@@ -55,6 +54,12 @@ def write_cifar(folder, *, per_batch=10):
     for batch, file in zip(planes, DATASETS["cifar10"].files, strict=True):
         (folder / file.name).write_bytes(np.c_[labels, batch.reshape(per_batch, -1)].tobytes())
     return planes
+
+
+def savemat(path, arrays):
+    from scipy.io import savemat  # slow to import, and every test worker imports every module of tests
+
+    savemat(path, arrays)
 
 
 def write_svhn(folder, digits=range(1, 11)):

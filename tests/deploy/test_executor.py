@@ -20,12 +20,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.cli.build import build_fab_from_disk, build_fab_from_files
 from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
-from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.supernode.main import create_app
-from flwr.supernode.nodestate import NodeStateFactory
-from flwr.supernode.start_client_internal import _pull_and_store_message
 
 from fedclass.deploy import executor
 from fedclass.deploy.app import app_flaw, write_app
@@ -130,6 +126,11 @@ class Node:
     """A SuperNode's own state and Runtime API, to which messages come as from a SuperLink."""
 
     def __init__(self) -> None:
+        # Slow to import, and every test worker imports every module of tests.
+        from flwr.supercore.object_store import ObjectStoreFactory
+        from flwr.supernode.main import create_app
+        from flwr.supernode.nodestate import NodeStateFactory
+
         objects = ObjectStoreFactory()
         factory = NodeStateFactory(objectstore_factory=objects)
         self.state, self.objects = factory.state(), objects.store()
@@ -154,6 +155,8 @@ class Node:
 
     def send(self, app: bytes, content: RecordDict, kind: str = "", *, arrives: bool = True) -> None:
         """arrives: else the run ends before the message has come whole, as when its server is killed."""
+        from flwr.supernode.start_client_internal import _pull_and_store_message
+
         self.runs += 1
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = self.runs, 1, 1
         message = Message(content, 1, "train")

@@ -34,6 +34,23 @@ NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 NGINX_CONF = Path(__file__).parents[2] / "docs" / "deploy" / "nginx.conf"
 
 
+# Imports Flower's command once, with the operator's credentials; each call is then carried out by a copy.
+COPIES = """
+import json, os, sys
+from flwr.cli.app import app
+for line in sys.stdin:
+    words = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for file, name in ((1, "stdout"), (2, "stderr")):
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), file)
+        sys.argv = ["flwr", *words]
+        sys.exit(app())
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
 @dataclass(frozen=True)
 class Link:
     """A SuperLink that runs, with two registered sites."""
@@ -42,14 +59,22 @@ class Link:
     port: int
     folder: Path
     environment: dict[str, str]
+    copies: subprocess.Popen[str] | None
 
     @property
     def secret(self) -> Path:
         return self.folder / "secret"
 
     def flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = ["flwr", *words]
-        return subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
+        if self.copies is None:
+            command = ["flwr", *words]
+            return subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
+        assert self.copies.stdin
+        assert self.copies.stdout
+        print(json.dumps(words), file=self.copies.stdin, flush=True)
+        code = int(self.copies.stdout.readline())
+        said = [(self.folder / name).read_text() for name in ("stdout", "stderr")]
+        return subprocess.CompletedProcess(words, code, *said)
 
     def operator(self, *words: str) -> str:
         done = self.flwr(*words)
@@ -105,7 +130,7 @@ def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Link]:
         "FLWR_HOME": str(folder / "flwr"),
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
     }
-    link = Link(keys, free_port(), folder, environment)
+    link = Link(keys, free_port(), folder, environment, None)
     (folder / "flwr").mkdir()
     link.secret.write_bytes(b"of a site")
     (folder / "flwr" / "config.toml").write_text(commands.connection(keys, port=link.port))
@@ -114,9 +139,18 @@ def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Link]:
     with link.running(words, log) as process:
         wait_until(lambda: "the server runs on" in log.read_text() or process.poll() is not None, "the SuperLink")
         assert process.poll() is None, log.read_text()
-        for site in keys.sites:
-            register(keys, site, link.operator)
-        yield link
+        with subprocess.Popen(
+            [sys.executable, "-c", COPIES],
+            cwd=folder,
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as copies:
+            link = replace(link, copies=copies)
+            for site in keys.sites:
+                register(keys, site, link.operator)
+            yield link
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +162,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 def test_the_control_port_is_the_operators(link: Link, stranger: Keys, tmp_path: Path) -> None:
     """Another user of the server's machine reaches the port, knows the address and the CA, and gets nothing."""
     shutil.copy(link.folder / "flwr" / "config.toml", tmp_path)
-    other = replace(link, environment={**link.environment, "FLWR_HOME": str(tmp_path)})
+    other = replace(link, environment={**link.environment, "FLWR_HOME": str(tmp_path)}, copies=None)
     write_app(tmp_path / "app", {"out": str(tmp_path / "run")})
     wrong = link.environment | {"FLWR_HOME": str(tmp_path / "wrong")}
     shutil.copytree(link.folder / "flwr", tmp_path / "wrong")
@@ -142,7 +176,7 @@ def test_the_control_port_is_the_operators(link: Link, stranger: Keys, tmp_path:
         (other, ("list", commands.CONNECTION)),
         (other, ("run", str(tmp_path / "app"), commands.CONNECTION)),
         (other, ("supernode", "register", str(stranger.public("alpha")), commands.CONNECTION)),
-        (replace(link, environment=wrong), ("list", commands.CONNECTION)),
+        (replace(link, environment=wrong, copies=None), ("list", commands.CONNECTION)),
     ):
         done = who.flwr(*words)
         assert done.returncode == 1, words

@@ -4,9 +4,9 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from torch.nn import functional as F
@@ -33,6 +33,12 @@ class Branching(nn.Module):
 """
 
 
+def session_of(path: Path) -> Any:
+    import onnxruntime  # slow to import, and every test worker imports every module of tests
+
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "settings"),
@@ -49,7 +55,7 @@ def test_onnxruntime_agrees_with_torch(
     assert 0 <= difference < 1e-5
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "run"]
 
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    session = session_of(tmp_path / "model.onnx")
     (images,), (scores,) = session.get_inputs(), session.get_outputs()
     assert (images.name, images.type, images.shape[1:]) == ("images", "tensor(uint8)", [8, 8, 3])
     assert (scores.name, scores.type, scores.shape[1:]) == ("scores", "tensor(float)", [4])
@@ -76,7 +82,7 @@ def test_fedicarl_agrees_at_a_class_mean_too(tiny: Tiny, tmp_path: Path) -> None
         model.network.extras["class_means"].copy_(F.normalize(model.network.model.features(inputs)))
     assert abs(model.scores(images).diagonal()).max() < 1e-6
     model.export(tmp_path / "model.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    session = session_of(tmp_path / "model.onnx")
     (got,) = session.run(None, {"images": images})
     np.testing.assert_allclose(got, model.scores(images), rtol=0, atol=1e-5)
 

@@ -150,7 +150,7 @@ def test_a_transform_is_code_that_trains(tiny: Tiny, project: Project) -> None:
 
 
 def test_installed_packages_and_the_standard_library_are_not_followed(tiny: Tiny, project: Project) -> None:
-    imports = "import json, numpy.linalg, torch.nn.functional as F\nfrom scipy import stats\nimport not_there_at_all.x"
+    imports = "import json, numpy.linalg, torch.nn.functional as F\nfrom PIL import Image\nimport not_there_at_all.x"
     imports = imports.replace("\nimport not", "\ntry:\n    import not") + "\nexcept ImportError:\n    pass"
     project.write(mine=METHOD.format(imports=imports, within="pass", factor=1))
     assert own(known(tiny(method="mine:Mine"))) == {"mine.py"}

@@ -396,7 +396,7 @@ def test_losses_that_rise_say_that_the_round_before_has_spoilt_the_model(tiny: T
         }
         return replace(update, weights=weights, examples=2**40)
 
-    settings = ("partition.clients=4", "stream.tasks=4", "train.rounds=4", "train.local_epochs=2")
+    settings = ("partition.clients=4", "stream.tasks=4", "train.rounds=6", "train.local_epochs=2")
     rates = ("optimizer.learning_rate=0.05", "evaluation.every=0", "aggregation.clip_norm=1e9")
     directory = outcome(tiny(*settings, *rates, method="fedavg"), tmp_path / "run", hostile)
     events = list(read_events(directory.events))

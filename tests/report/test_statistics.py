@@ -5,7 +5,6 @@ import math
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
-from scipy import stats
 
 from fedclass.report.statistics import Difference, paired
 
@@ -20,6 +19,8 @@ def test_mean_and_interval_are_those_of_the_paired_t_test(found):
     gaps = {round(a - b, 6) for a, b in found}
     if len(gaps) == 1:  # scipy divides by the deviation
         return
+    from scipy import stats  # slow to import, and every test worker imports every module of tests
+
     want = stats.ttest_rel(values, reference)
     got = paired(values, reference)
     interval = want.confidence_interval(0.95)
