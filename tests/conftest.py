@@ -1,3 +1,4 @@
+import itertools
 import os
 import shutil
 import signal
@@ -103,10 +104,15 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+CACHES = itertools.count()
+
+
 @pytest.fixture(autouse=True)
 def _no_cache_of_others(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test has learned must not be taken over by another, or by the person who runs the tests."""
-    monkeypatch.setenv("FEDCLASS_DATA", str(tmp_path_factory.mktemp("cache")))
+    own = tmp_path_factory.getbasetemp() / "caches" / str(next(CACHES))  # mktemp looks through all that there are
+    own.mkdir(parents=True)
+    monkeypatch.setenv("FEDCLASS_DATA", str(own))
 
 
 def write_tiny(path: Path, *, classes: int = 4, train: int = 24, test: int = 10, side: int = 8) -> Path:

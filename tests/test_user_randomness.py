@@ -153,7 +153,7 @@ def test_mixup_and_dropout_repeat(source: str, tiny: Tiny, user_module: UserModu
     user_module("drawing", SOURCE)
 
     def bits(name: str, **given: str | int) -> str:
-        settings = [f"method.source={given.get('source', source)}", "model.name=drawing:Net"]
+        settings = [f"method.source={given.get('source', source)}", "model.name=drawing:Net", "train.rounds=1"]
         experiment = tiny(*settings, method="drawing:Mixup", seed=int(given.get("seed", 0)))
         return str(run_one(experiment, tmp_path / name)["weights_sha256"])
 

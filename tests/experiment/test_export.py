@@ -42,8 +42,8 @@ def session_of(path: Path) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "settings"),
-    [("fedclass", []), ("fedicarl", ["memory.per_client=12"]), ("fedavg", ["model.norm=group"])],
-    ids=["logits", "class means", "group norm"],
+    [("fedclass", []), ("fedicarl", ["memory.per_client=12", "model.norm=group"])],
+    ids=["logits", "class means and group norm"],
 )
 def test_onnxruntime_agrees_with_torch(
     method: str, settings: list[str], tiny: Tiny, tiny_file: Path, tmp_path: Path

@@ -153,7 +153,7 @@ def test_kill_9_at_random_moments_loses_nothing(tiny: Tiny, tmp_path: Path) -> N
     """Killed again and again, at any moment of a run, in the middle of whatever it was doing."""
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(tiny("train.rounds=4", "evaluation.every=0", method="fedclass").to_toml())
-    words = [sys.executable, "-c", KILLED, str(recipe), str(tmp_path / "whole"), str(tmp_path / "killed"), "0", "6"]
+    words = [sys.executable, "-c", KILLED, str(recipe), str(tmp_path / "whole"), str(tmp_path / "killed"), "0", "5"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
