@@ -92,17 +92,17 @@ def test_a_number_is_the_same_number_from_numpy():
 
 
 @pytest.mark.slow
-def test_six_hundred_thousand_purposes_have_as_many_streams():
-    """200 clients, 10 tasks, 300 rounds. Some forty pairs agree in the 32 bits that torch would take from a seed: they
+def test_a_million_purposes_have_a_million_streams():
+    """200 clients, 10 tasks, 500 rounds. A hundred pairs agree in the 32 bits that torch would take from a seed: they
     get other streams from torch all the same.
     """
-    scopes = [("client", c, "task", t, "round", r) for c in range(200) for t in range(10) for r in range(300)]
+    scopes = [("client", c, "task", t, "round", r) for c in range(200) for t in range(10) for r in range(500)]
     halves = np.frombuffer(b"".join(bits(0, *scope).to_bytes(16, "big") for scope in scopes), ">u8").reshape(-1, 2)
-    assert [len(np.unique(half)) for half in halves.T] == [600_000, 600_000]
+    assert [len(np.unique(half)) for half in halves.T] == [10**6, 10**6]
     seeds = (halves[:, 0] >> 1) % 2**32
     order = np.argsort(seeds, kind="stable")
     pairs = np.flatnonzero(np.diff(seeds[order]) == 0)
-    expected = 600_000**2 / 2 / 2**32
+    expected = 10**12 / 2 / 2**32
     assert abs(len(pairs) - expected) < 5 * expected**0.5
     for at in pairs:
         assert draws(generator(0, *scopes[order[at]])) != draws(generator(0, *scopes[order[at + 1]]))
