@@ -243,6 +243,11 @@ def _work(number: int, sent: bytes, files: Mapping[str, str | None], how: dict[s
             launch: Launch = pickle.loads(sent)
         now = of_code(launch[0]).files
         if changed := sorted(name for name in {*files, *now} if files.get(name) != now.get(name)):
+            if unknown := [name for name in changed if name in files and files[name] is None]:
+                raise RunError(
+                    f"{launch[1]}: {listed(unknown)}: edited after it was imported, or written since Python was "
+                    "started: restart Python (in a notebook, its kernel), and start again"
+                )
             raise RunError(f"{launch[1]}: {listed(changed)}: changed since the first runs began; start again")
         run_one(*launch, lambda event: told.put((number, event)), **how)
         told.put((number, None))
