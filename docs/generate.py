@@ -91,7 +91,7 @@ def configuration() -> str:
         "# Configuration",
         "A recipe is a TOML file of these tables. Every key has a default, and a recipe holds those that differ. "
         "`--set table.key=value` overrides one. `fedclass keys` prints this page.",
-        f"Recipes that come along: {', '.join(f'`{name}`' for name in recipes())}. "
+        f"Included recipes: {', '.join(f'`{name}`' for name in recipes())}. "
         "A run stores its whole recipe, defaults included, as `config.toml`.",
     ]
     for name, keys in recipe_keys().items():
@@ -99,15 +99,15 @@ def configuration() -> str:
         more = (about or "").partition(". ")[2]
         if name == "method":
             more = "The parameters of the method `fedclass`. [Others](methods.md) have their own."
-        parts += [f"## `[{name}]`" if name else "## Outside of any table", more, table_of(keys)]
+        parts += [f"## `[{name}]`" if name else "## Outside any table", more, table_of(keys)]
     return page(parts)
 
 
 def methods() -> str:
     parts = [
         "# Methods",
-        "All of them train on the same loop, with the same images, in the same order, from the same first weights. "
-        "[Your own](../add-a-method.md) is a class of your own. [Fidelity](../fidelity.md) says how close each one "
+        "All methods use one training loop, with the same images, in the same order, from the same first weights. "
+        "[Your own method](../add-a-method.md) is one class. [Fidelity](../fidelity.md) says how close each one "
         "comes to its authors' code.",
     ]
     for id, kind in METHODS.items():

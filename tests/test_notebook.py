@@ -37,6 +37,8 @@ def test_the_notebook_runs_and_is_stored_without_outputs(tmp_path: Path, monkeyp
     printed = {name: "".join(out.get("text", "") for out in cell.outputs) for name, cell in code.items()}
     assert "fedavg (standard)" in printed["compare"]
     assert "fedeven (standard)" in printed["compare"]
+    assert printed["sweep"].count("strength=0.5  ") == 1
+    assert printed["report"].strip().endswith("report.html")
     assert "predicted: " in printed["predict"]
     assert any("image/png" in out.get("data", {}) for out in code["plot"].outputs)
     assert (tmp_path / "runs" / "notebook" / "fedeven-s0" / "summary.json").exists()

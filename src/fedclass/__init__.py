@@ -13,9 +13,11 @@ Names are imported on first use, so that reading results does not wait for torch
 """
 
 import importlib
+import time
 from typing import TYPE_CHECKING
 
 __version__ = "0.2.0"
+_IMPORTED = time.time()  # no module of fedclass was read before
 
 if TYPE_CHECKING:
     from fedclass.errors import FedclassError

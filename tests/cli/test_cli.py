@@ -429,12 +429,18 @@ def test_help_keeps_what_stands_in_brackets(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_script_without_guard_is_told_at_once(tiny_settings: list[str], tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(
-        f"import fedclass\nfedclass.run(fedclass.load(None, {tiny_settings!r}), 'run', engine='processes', workers=2)\n"
+        "import fedclass\n"
+        "try:\n"
+        f"    fedclass.run(fedclass.load(None, {tiny_settings!r}), 'run', engine='processes', workers=2)\n"
+        "except fedclass.FedclassError as error:\n"
+        "    print(error)\n"
+        f"fedclass.compare(None, 'fedavg', overrides={tiny_settings!r}, out='runs')\n"
     )
     result = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 1
     assert result.stderr.count("Traceback") == 1, "none of the new processes'"
-    assert 'put its own work below `if __name__ == "__main__":`' in result.stderr
+    for told in (result.stdout, result.stderr):
+        assert 'put its own work below `if __name__ == "__main__":`' in told
 
 
 def test_doctor_trains_a_step(tmp_path: Path) -> None:

@@ -505,7 +505,8 @@ def unnoticed() -> Iterator[None]:
 # Our own code.
 
 PRINT_KEYS = """
-import os, sys
+import os, pathlib, sys
+os.utime(pathlib.Path(os.environ["PYTHONPATH"], "fedclass", "rng.py"))  # installed just now, as by %pip in a notebook
 import torch  # once for all processes
 
 

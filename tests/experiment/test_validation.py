@@ -154,7 +154,7 @@ def test_a_report_says_which_images_its_charts_are_on(run: Path) -> None:
     matrix = next(chart for chart in report.charts if chart.name == "accuracy-matrix")
     assert matrix.numbers.rows[1][1:] == tuple(f"{v:.1f}" for v in summary["validation_accuracy_matrix"][1])
     assert f"{summary['accuracy_last']:.1f} %" in report.page
-    assert "Not all images are used to train and test: it trains on" in report.page
+    assert "Not all images are used to train and test: the run trains on" in report.page
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,6 @@ def demo(
             shown.tell(0, event)
             if isinstance(event, TaskFinished) and event.task == 0:
                 add_images(root, LATER)
-                operator.next_(run)
 
         federation.follow(federation.submit(root / "app"), run, listen)
     print_results([run])

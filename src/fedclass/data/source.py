@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import pooch
+from platformdirs import user_cache_dir
 
 from fedclass.data import readers
 from fedclass.data.image_set import ImageSet
@@ -86,7 +86,7 @@ Reader = Callable[[Source, Wanted], ImageSet]
 def cache_folder() -> Path:
     """Where data sets are kept: $FEDCLASS_DATA, else the user's cache folder."""
     configured = os.environ.get("FEDCLASS_DATA")
-    return Path(configured).expanduser() if configured else Path(pooch.os_cache("fedclass"))
+    return Path(configured).expanduser() if configured else Path(user_cache_dir("fedclass"))
 
 
 def data_folder(name: str, path: Path | None) -> Path:

@@ -9,12 +9,13 @@ from PIL import Image
 from fedclass.data.synnum import draw
 
 FIRST = {"north": "012", "south": "234", "west": "01234"}  # the digits that each site has from the start
-LATER = {"north": "5678", "south": "6789"}
+LATER = {"north": "6785", "south": "6789"}  # what a site alone has comes last: then all is there
 PER_CLASS = 120  # images at each site
 CONFIG = {
     "set": "train.rounds=4 train.local_epochs=4 train.batch_size=16 optimizer.learning_rate=0.03 "
     "server.participation=1.0 memory.per_client=50 evaluation.every=0",
-    "next-task": "manual",
+    "next-task": "classes",
+    "new-classes": 5,
     "classes-admit": "all",
     "tasks": 2,
     "min-sites": 3,
@@ -32,11 +33,13 @@ def settings_of(root: Path) -> dict[str, dict[str, object]]:
 
 
 def add_images(root: Path, digits: Mapping[str, str]) -> None:
-    """Draw pictures of these digits for each site, and put them into folders, one per digit."""
+    """Draw pictures of these digits for each site. A digit's folder appears with all of them, in the given order."""
     for number, site in enumerate(FIRST):
-        drawn = draw(10 * PER_CLASS, seed=number)
+        drawn, images = draw(10 * PER_CLASS, seed=number), root / site / "images"
+        images.mkdir(parents=True, exist_ok=True)
         for digit in digits.get(site, ""):
-            folder = root / site / "images" / digit
-            folder.mkdir(parents=True, exist_ok=True)
+            drawing = root / site / f"drawing-{digit}"
+            drawing.mkdir()
             for i, position in enumerate(np.flatnonzero(drawn.labels == int(digit))):
-                Image.fromarray(drawn.images[position]).save(folder / f"{i:03d}.png")
+                Image.fromarray(drawn.images[position]).save(drawing / f"{i:03d}.png")
+            drawing.rename(images / digit)

@@ -58,7 +58,7 @@ def check_guarded(code: int | None) -> None:
     if code == UNGUARDED:
         raise ConfigError(
             "a script that starts runs in several processes is imported by each of them: put its own work below "
-            '`if __name__ == "__main__":`, or use engine="inprocess"'
+            '`if __name__ == "__main__":` (`fedclass.run` with engine="inprocess" needs no other process)'
         )
 
 

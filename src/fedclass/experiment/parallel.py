@@ -117,12 +117,12 @@ class _Runs:
     def hear(self, listen: Callable[[int, Event], None]) -> None:
         """Handle the next message; if none comes for a while, handle processes that have died."""
         gone = [number for number, process in self.running.items() if process.exitcode is not None]
-        try:
-            number, message = self.told.get(timeout=0.2)
-        except queue.Empty:
+        told = self._told()
+        if told is None:
             for number in gone:  # all its messages have been handled
                 self._died(number)
             return
+        number, message = told
         if message is None or isinstance(message, FedclassError):
             self.running.pop(number).join()
             self._over(number, message)
@@ -130,6 +130,12 @@ class _Runs:
         listen(number, message)
         if isinstance(message, RunFinished) or (isinstance(message, TaskStarted) and message.task > 0):
             self.beginning.pop(number, None)
+
+    def _told(self) -> Told | None:
+        try:
+            return self.told.get(timeout=0.2)
+        except queue.Empty:
+            return None
 
     def _died(self, number: int) -> None:
         code = self.running.pop(number).exitcode
@@ -237,6 +243,11 @@ def _work(number: int, sent: bytes, files: Mapping[str, str | None], how: dict[s
             launch: Launch = pickle.loads(sent)
         now = of_code(launch[0]).files
         if changed := sorted(name for name in {*files, *now} if files.get(name) != now.get(name)):
+            if unknown := [name for name in changed if name in files and files[name] is None]:
+                raise RunError(
+                    f"{launch[1]}: {listed(unknown)}: edited after it was imported, or written since Python was "
+                    "started: restart Python (in a notebook, its kernel), and start again"
+                )
             raise RunError(f"{launch[1]}: {listed(changed)}: changed since the first runs began; start again")
         run_one(*launch, lambda event: told.put((number, event)), **how)
         told.put((number, None))

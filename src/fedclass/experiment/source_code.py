@@ -62,7 +62,7 @@ class Sources:
 def of_code(experiment: Experiment) -> Sources:
     """What is known before a model is built."""
     files: dict[str, str | None] = dict(_of_fedclass())
-    doubts = [f"{name} was edited after this process started" for name, digest in files.items() if digest is None]
+    doubts = [f"{name} was edited after fedclass was imported" for name, digest in files.items() if digest is None]
     opened: dict[str, str | None] = {}
     variables: dict[str, str | None] = {}
     own_model = ":" in experiment.model.name
@@ -257,12 +257,12 @@ def _commit(folder: Path) -> str | None:
 
 
 def _of_fedclass() -> dict[str, str | None]:
-    """Hashes by file. None: edited after this process started, so the executed code is unknown."""
+    """Hashes by file. None: edited after fedclass was imported, so the executed code is unknown."""
     package = Path(fedclass.__file__).parent
     found = {}
     for path in sorted(package.rglob("*.py")):
         name = path.relative_to(package)
         if name.parts[0] not in ONLY_SHOW:
-            digest = None if time_changed(path) > usercode.PROCESS_START else file_digest(path)
+            digest = None if time_changed(path) > fedclass._IMPORTED else file_digest(path)
             found[f"fedclass/{name.as_posix()}"] = digest
     return found

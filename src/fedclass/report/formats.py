@@ -47,8 +47,8 @@ def markdown(table: Table) -> str:
 def latex(table: Table) -> str:
     r"""A table environment for \usepackage{booktabs}, over both columns of a page if it is wide.
 
-    Methods and data have the names used in papers. Where figures are means over seeds, the best of each column is bold;
-    one seed ranks nothing.
+    Methods and data have the names used in papers. Where figures are means over seeds, the best of each column is bold,
+    the upper bound `joint` aside; one seed ranks nothing.
     """
     bold = best_cells(table)
     rows = [
@@ -56,7 +56,7 @@ def latex(table: Table) -> str:
         for number, row in enumerate(table.rows)
     ]
     head, *body = [" & ".join(cells) + r" \\" for cells in (list(map(_latex, table.columns)), *rows)]
-    notes = [*table.notes, *(["Bold: the best mean of a column."] if bold else [])]
+    notes = [*table.notes, *(["Bold: the best mean of a column, an upper bound aside."] if bold else [])]
     widths = [max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True)]
     environment = "table*" if sum(widths) + 2 * len(widths) > WIDE else "table"
     return "\n".join(
@@ -81,12 +81,16 @@ def latex(table: Table) -> str:
 
 
 def best_cells(table: Table) -> set[tuple[int, int]]:
-    """Row and column of the highest mean accuracy and the lowest forgetting, if there are several seeds and rows."""
+    """Row and column of the highest mean accuracy and the lowest forgetting, if there are several seeds and rows.
+
+    The upper bound `joint` would be best everywhere and is left out.
+    """
+    methods = [(number, row) for number, row in enumerate(table.rows) if not row[0].startswith("joint (")]
     found = set()
     for column, name in enumerate(table.columns):
         if not COMPARED.search(name):
             continue
-        cells = [(float(row[column].split()[0]), number) for number, row in enumerate(table.rows) if "±" in row[column]]
+        cells = [(float(row[column].split()[0]), number) for number, row in methods if "±" in row[column]]
         if len(cells) > 1:
             best = (min if name.endswith("forgetting") else max)(cells)[0]
             found |= {(number, column) for value, number in cells if value == best}

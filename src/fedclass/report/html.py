@@ -262,7 +262,7 @@ def remarks(run: History) -> list[str]:
     if run.started.official is False and not any("published checksums" in message for message in run.warnings):
         found.append(f"Unofficial data: the files of {run.started.dataset} do not have the published checksums.")
     if parts := left_out(vars(run.started)):
-        found.append(f"Not all images are used to train and test: it {', '.join(parts)}.")
+        found.append(f"Not all images are used to train and test: the run {', '.join(parts)}.")
     if run.started.validation_images:
         found.append("Charts and the table of all runs are on validation images.")
     found += run.warnings
