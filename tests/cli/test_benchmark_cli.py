@@ -96,6 +96,8 @@ def test_a_result_is_verified_by_running_it_again(folder: Path, tiny_file: Path)
     assert "Verified: the same weights, to the bit, and the same figures." in shown
     assert "differs" not in shown
     assert "The new run: again" in shown
+    told = failed("verify", "kept/tiny-v2/derpp-s0", *here, "--out", "again", cwd=folder, code=4)
+    assert "again: is a finished run, which would be compared and not repeated" in told
 
 
 def test_an_interrupted_check_goes_on_as_it_says(

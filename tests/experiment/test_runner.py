@@ -105,7 +105,7 @@ def test_the_run_directory_keeps_its_contract(tiny: Tiny, tmp_path: Path) -> Non
     stored = json.loads(directory.summary.read_text())
     assert stored == summary == of_kind(RunFinished, events)[0].summary
     assert list(stored) == [
-        *("method", "variant", "dataset", "official_data", "tasks", "seed", "engine"),
+        *("method", "variant", "dataset", "dataset_sha256", "official_data", "tasks", "seed", "engine"),
         *("accuracy_matrix", "accuracy_last", "accuracy_last_macro", "accuracy_average_incremental"),
         *("forgetting_fedclass", "forgetting_per_task", "forgetting_chaudhry", "forgetting_first_task", "bwt"),
         *("accuracy_per_client", "accuracy_worst_client", "worst_client", "accuracy_deviation_over_clients"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedclass.federation.server_optimizer import ServerSettings, step
+from fedclass.federation.server_optimizer import ServerSettings, grown, step
 from fedclass.models.incremental import IncrementalModel
 from fedclass.wire import Weights
 from reference import server_optimizer as oracle
@@ -63,3 +63,18 @@ def test_momentum_without_memory_and_rate_one_is_the_mean() -> None:
     plain = ServerSettings(optimizer="momentum", momentum=0.0, learning_rate=1.0)
     weights, _ = step(plain, net, net.weights(), after, {})
     torch.testing.assert_close(net.flattened(weights), net.flattened(after), atol=1e-7, rtol=0)
+
+
+def test_entries_of_new_classes_begin_as_all_entries_began() -> None:
+    """v starts at tau^2, also in a later task: the second task's rows move as in a run that begins with them."""
+    settings = ServerSettings(optimizer="adam", learning_rate=0.1, momentum=0.9, beta2=0.7, tau=0.01)
+    net = model()
+    weights, state = step(settings, net, net.weights(), moved(net, net.weights(), [0.1] * len(net.flat)), {})
+    net.load(weights)
+    net.grow_to(5, seed=0)
+    before, after = net.weights(), moved(net, net.weights(), [0.05] * len(net.flat))
+    made, _ = step(settings, net, before, after, grown(settings, state, net, 3))
+    anew, _ = step(settings, net, before, after, {})
+    rows = "head.weight"
+    assert made[rows][3:].equal(anew[rows][3:])
+    assert not made[rows][:3].isclose(anew[rows][:3]).any(), "learned rows keep theirs"

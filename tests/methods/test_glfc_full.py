@@ -11,6 +11,7 @@ from fedclass.deploy.check import check_replay
 from fedclass.errors import ClientError, ConfigError
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.launch import run_one
+from fedclass.experiment.server_hooks import ServerHooks
 from fedclass.experiment.setup import prepare
 from fedclass.federation.store import MemoryStore
 from fedclass.methods import METHODS, glfc_full
@@ -77,6 +78,16 @@ def test_clients_send_one_gradient_for_each_new_class_in_the_first_round_alone(t
     )
     assert [Encoder().label(row) for row in first] == [0, 1]
     assert not second.any()
+
+
+def test_a_first_round_that_was_undone_leaves_no_proxy_images_and_the_task_goes_on(tiny: Tiny) -> None:
+    setup, model = prepare(tiny(*SMALL, method="glfc-full")), grown(tiny)
+    weights = model.weights()
+    update = setup.client(MemoryStore()).run(Job(0, 0, 1, "train", weights, None))
+    server = ServerHooks(setup, model).context(0, 1, weights, {})
+    _, state = setup.experiment.method.aggregate(server, [update])
+    assert state["labels"].tolist() == [-1] * 5
+    assert state["best"].equal(model.flattened(update.weights))
 
 
 def test_the_share_that_a_model_recognises(tiny: Tiny) -> None:

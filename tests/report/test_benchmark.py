@@ -50,6 +50,9 @@ def test_a_run_that_comes_out_otherwise_is_told_figure_by_figure(result):
     assert other.verdict.startswith("NOT the same: accuracy_last (fedclass's code differs from the result's")
     assert ("accuracy_last", "60.0000", "60.0001", "differs") in other.table.rows
     assert ("weights_sha256", "abababababababab", "abababababababab", "same") in other.table.rows
+    del known.summary["weights_sha256"]
+    lacking = compared(known, result("fedavg", code={"fedclass": "a"}, **COST))
+    assert lacking.verdict.startswith("NOT the same: weights_sha256"), "what is not told is not verified"
 
 
 ROWS = {

@@ -153,3 +153,14 @@ def test_a_run_without_a_readable_recipe_is_named(tmp_path, content, message):
         (tmp_path / "config.toml").write_text(content)
     with pytest.raises(RunError, match=message):
         read_config(tmp_path)
+
+
+def test_images_of_the_same_name_are_compared_only_if_they_are_the_same(result):
+    """Two folders of a user's own are both called "folder"; seeds of both would have made one row."""
+    own = {"dataset": "folder", "official_data": None}
+    runs = [result(dataset_sha256="a" * 64, **own), result(seed=1, dataset_sha256="b" * 64, **own)]
+    with pytest.raises(RunError, match=r"fedclass-2: learned other images of folder \(sha256 bbbbbbbbbbbb\) than .*-1"):
+        rows(runs)
+    part = {"data": {"name": "folder", "fraction": 0.5}}
+    assert len(rows([runs[0], result(dataset_sha256="c" * 64, config=part, **own)])) == 2, "a part has another hash"
+    assert rows([runs[0], result(seed=1, **own)])[0].seeds == (0, 1), "older summaries have no hash"

@@ -233,7 +233,10 @@ def keep(
 def verify(
     result: Annotated[Path, typer.Argument(help="The folder of a run, kept or not, or a file in it.")],
     places: Places = None,
-    out: Annotated[Path | None, typer.Option(help="Directory for the new run. Default: below verified/.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Directory for the new run, or of one that was stopped. Default: below verified/."),
+    ] = None,
     workers: Workers = None,
 ) -> None:
     """Run a result again and compare: the hash of its weights, and every figure. Exit code 0 if they are the same.
@@ -247,7 +250,7 @@ def verify(
     from fedclass.experiment.setup import prepare
     from fedclass.report.verify import compared
     from fedclass.runs.kept import read_result
-    from fedclass.runs.layout import fresh
+    from fedclass.runs.layout import RunDirectory, fresh
     from fedclass.runs.summary import Result
     from fedclass.studies import said_when_stopped
 
@@ -256,6 +259,10 @@ def verify(
     experiment = _again(root, places or ())
     _check_images(root, prepare(experiment).stream.data.sha256)
     target = out or fresh(root.name, below=VERIFIED)
+    if RunDirectory(target).finished:
+        raise RunError(
+            f"--out {target}: is a finished run, which would be compared and not repeated; name a new folder"
+        )
     with said_when_stopped(target, again(target)), display([root.name]) as shown:
         run_one(experiment, target, lambda event: shown.tell(0, event), engine=None, workers=workers, go_on=True)
     found = compared(known, Result.read(target))

@@ -248,6 +248,7 @@ def summarised(curriculum: Curriculum, state: State, model: Tensors, engine: str
         "method": e.method_name,
         "variant": e.method.variant_name,
         "dataset": facts.name,
+        "dataset_sha256": facts.sha256,
         "official_data": facts.official,
         "tasks": list(sizes),
         "seed": e.seed,

@@ -68,7 +68,7 @@ class TaskStore(TaskCache):
                 if log.stat().st_size != found.events:
                     raise RunError(f"{log}: is damaged (its length has changed)")
                 return Reusable(found.state, found.clients, events, keys), problems
-            except RunError as error:
+            except (RunError, OSError) as error:  # OSError: it was removed meanwhile
                 problems.append(f"{error}; it is not used (`fedclass cache clear` removes it)")
         return None, problems
 

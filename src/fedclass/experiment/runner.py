@@ -191,7 +191,7 @@ class Run:
         before = self.model.classes
         self.model.grow_to(self.schedule.classes_until(task), seed=self.experiment.seed_of("initialisation"))
         own = grown(state.method, self.declared.server, self.model, before)
-        moments = grown(state.optimizer, self.experiment.server.declare(), self.model, before)
+        moments = server_optimizer.grown(self.experiment.server, state.optimizer, self.model, before)
         weights = self.model.weights()
         if task == 0:
             self.hooks.seed("start", task)

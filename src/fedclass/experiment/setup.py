@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedclass.data.batches import find_transform, transformed
 from fedclass.data.coverage import coverage
@@ -94,15 +95,20 @@ class Setup:
     def restore(self, registry: Mapping[str, Any]) -> None:
         pass
 
+    @cached_property
+    def exemplars(self) -> NDArray[np.int64]:
+        """(clients, tasks): how many each client will keep after each task."""
+        stream = self.stream
+        return exemplar_counts(self.experiment.memory, stream.counts(), stream.task_sizes, offered=stream.offered)
+
     def facts(self) -> DataFacts:
         e, stream, counts = self.experiment, self.stream, self.stream.counts()
-        exemplars = exemplar_counts(e.memory, counts, stream.task_sizes, offered=stream.offered)
         return DataFacts(
             name=stream.data.name,
             sha256=stream.data.sha256,
             official=stream.data.official,
             counts=counts.tolist(),
-            exemplars=exemplars.sum(axis=0).tolist(),
+            exemplars=self.exemplars.sum(axis=0).tolist(),
             partition_sha256=shares_sha256(self) if e.partition.kind == "file" else None,
             coverage=coverage(stream),
             remarks=remarks(e.memory, counts, stream.task_sizes, offered=stream.offered),
@@ -112,10 +118,12 @@ class Setup:
         return task < len(self.stream.task_sizes)
 
     def learners(self, task: int, round: int, tell: Tell) -> list[int]:  # noqa: ARG002
-        """Clients with new data; if earlier data counts too, clients with any data."""
+        """Clients with new data; if earlier data counts too, clients with any data that they can train on."""
         images = self.stream.new_images(task, round)
-        if exemplars_count(self.experiment) or self.experiment.method.declare().replay == "all":
+        if self.experiment.method.declare().replay == "all":
             images = images + self.stream.counts()[:, : self.stream.new_classes(task).start].sum(axis=1)
+        elif task and exemplars_count(self.experiment):
+            images = images + self.exemplars[:, task - 1]
         found: list[int] = np.flatnonzero(images).tolist()
         return found
 
@@ -145,8 +153,12 @@ class Setup:
 
 
 def exemplars_count(experiment: Experiment) -> bool:
-    """Whether a client that has exemplars and no new data has something to learn from."""
-    return experiment.server.weighting == "with-exemplars" and experiment.memory.keeps
+    """Whether a client that has exemplars and no new data has something to learn from.
+
+    A method that replays exemplars itself does so beside new images only.
+    """
+    mixed = experiment.method.declare().replay == "mixed"
+    return experiment.server.weighting == "with-exemplars" and experiment.memory.keeps and mixed
 
 
 def check_device(name: str, *, where: str) -> None:

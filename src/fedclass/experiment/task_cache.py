@@ -1,5 +1,6 @@
 """The folder of cached tasks as people manage it: what it holds, and what can be deleted. Needs no torch."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -30,13 +31,20 @@ class TaskCache:
     def entries(self) -> Iterator[Entry]:
         """All entries, oldest first. For damaged ones, `made_with` is empty."""
         folders = [path for path in self.folder.glob("*") if path.is_dir() and path.suffix != ".part"]
-        for folder in sorted(folders, key=lambda path: path.stat().st_mtime):
-            size = sum(path.stat().st_size for path in folder.iterdir())
-            try:
-                made_with = json.loads((folder / "00000001.json").read_bytes())["made_with"]
-            except (OSError, ValueError, KeyError):
-                made_with = {}
-            yield Entry(folder.name, made_with, size, folder.stat().st_mtime)
+        found = []
+        for folder in folders:
+            with contextlib.suppress(FileNotFoundError):  # another process has removed it meanwhile
+                size = sum(path.stat().st_size for path in folder.iterdir())
+                found.append(Entry(folder.name, self._made_with(folder), size, folder.stat().st_mtime))
+        yield from sorted(found, key=lambda entry: entry.time)
+
+    @staticmethod
+    def _made_with(folder: Path) -> Mapping[str, Any]:
+        try:
+            found: Mapping[str, Any] = json.loads((folder / "00000001.json").read_bytes())["made_with"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+        return found
 
     def holds(self, key: str) -> bool:
         return (self.folder / key).is_dir()
@@ -45,8 +53,9 @@ class TaskCache:
         """Remove entries atomically: other processes see an entry whole, or not at all."""
         for entry in entries:
             going = self.folder / f"{entry.key}.{os.getpid()}.part"
-            (self.folder / entry.key).rename(going)
-            shutil.rmtree(going)
+            with contextlib.suppress(FileNotFoundError):  # another process has removed it meanwhile
+                (self.folder / entry.key).rename(going)
+                shutil.rmtree(going)
 
     def clear(self) -> None:
         if self.folder.exists():

@@ -87,6 +87,8 @@ class Client:
         new = self.stream.new_data(job.client, job.task, job.round)
         held = self._held(job, state, new)
         index = new if self.declared.replay == "own" else held
+        if not len(index):  # no step is taken, so the method's state stays as it is; the server uses no such update
+            return Update(job.client, job.task, job.round, {}, 0, {"loss": 0.0, "samples": 0.0})
         self.model.load(job.weights)
         self.model.train()
         batches_per_epoch = math.ceil(len(index) / self.train.batch_size)
@@ -125,7 +127,7 @@ class Client:
             round=job.round,
             weights=self.model.weights(),
             examples=len(held) if counted else len(new),
-            metrics={"loss": float(total) / max(samples, 1), "samples": float(samples)},
+            metrics={"loss": float(total) / samples, "samples": float(samples)},
             extras=self._checked(job, "end_round", outcome.uploads, self.declared.uploads.get("train", {})),
         )
 
@@ -245,8 +247,6 @@ class Client:
 
     def _batches(self, job: Job, index: Index, context: ClientContext, epochs: int) -> Iterator[Batch]:
         """`epochs` passes over the images, each in a new order, with the teacher's logits beside them."""
-        if not len(index):
-            return  # torch would split an empty index into one empty batch
         rng = generator(self.seed, "client", job.client, "task", job.task, "round", job.round)
         images, targets = torch.from_numpy(index), self._targets[torch.from_numpy(index)]
         logits = self._teacher_logits(job, images, context)

@@ -39,6 +39,19 @@ class ServerSettings:
         names = {"mean": (), "momentum": ("momentum",), "adam": ("momentum", "variance")}[self.optimizer]
         return {name: Spec(("parameters",)) for name in names}
 
+    @property
+    def first(self) -> Mapping[str, float]:
+        """What the entries of this state are before their first round."""
+        return {"momentum": 0.0, "variance": self.tau**2}
+
+
+def grown(settings: ServerSettings, state: Tensors, model: IncrementalModel, classes: int) -> Tensors:
+    """State from when the model had `classes`, for the current head; entries of new classes begin now."""
+    if not state or classes == model.classes:
+        return state
+    known = model.flat_from(torch.ones(model.flat_length(classes)), classes) > 0
+    return {name: model.flat_from(moment, classes).where(known, settings.first[name]) for name, moment in state.items()}
+
 
 def step(
     settings: ServerSettings, model: IncrementalModel, before: Weights, after: Weights, state: Tensors
@@ -55,7 +68,7 @@ def step(
         return after, {}
     start = model.flattened(before).double()
     delta = model.flattened(after).double() - start
-    first = {"momentum": 0.0, "variance": settings.tau**2}
+    first = settings.first
     moments = {name: state.get(name, torch.full_like(start, first[name])).double() for name in settings.declare()}
     beta = settings.momentum
     if settings.optimizer == "momentum":

@@ -109,7 +109,8 @@ class GLFCFull(GLFC):
     client. Sites refuse it; it is for simulations only.
 
     Clients are told when a task begins; the authors' clients detect it by entropy. The search for the best model
-    starts over with each task. The rest is `glfc` in its variant `glfc`.
+    starts over with each task. The teacher has the best model's trained weights; statistics of batch normalisation are
+    the received model's. The rest is `glfc` in its variant `glfc`.
     """
 
     source = "Dong et al., 2022, arXiv 2203.11473"
@@ -192,7 +193,7 @@ class GLFCFull(GLFC):
 
         weights, _ = super().aggregate(server, collected())
         state = dict(server.state)
-        if server.round == 0:
+        if server.round == 0 or "images" not in state:  # the first round may have been undone
             state |= self._rebuilt(server, gradients)
         model = server.build()
         model.load(weights)

@@ -12,6 +12,7 @@ from fedclass.runs.summary import Result
 # Keys that do not separate rows. A row averages over seeds; places and titles of data, and tests within a task, change
 # no result; the method and the tasks are named anyway, and tasks can be written in several ways.
 APART = {"seed", "data.path", "data.title", "evaluation.every", "method.name", "stream.tasks"}
+IMAGES = ("data.name", "data.fraction", "data.test_fraction", "data.orientation", "data.size", "data.args")
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class Setting:
     def read(cls, result: Result) -> Self:
         about = result.summary
         return cls.of(read_config(result.path), method=about["method"], variant=about["variant"])
+
+    @property
+    def images(self) -> tuple[tuple[str, str], ...]:
+        """The keys that determine which images of a data set are used, and in which form."""
+        return tuple((key, value) for key, value in self.values if key.startswith(IMAGES))
 
 
 @dataclass(frozen=True)
@@ -108,14 +114,27 @@ def find(known: Sequence[Label], name: str) -> Label:
 def rows(results: Sequence[Result]) -> list[Row]:
     """The rows of runs on one stream, in the order in which settings first appear."""
     groups: dict[Setting, dict[int, Result]] = {}
+    shown: dict[tuple[tuple[str, str], ...], Result] = {}  # by what determines the images: the first run
     for result in results:
-        members = groups.setdefault(Setting.read(result), {})
+        setting = Setting.read(result)
+        _check_images(result, shown.setdefault(setting.images, result))
+        members = groups.setdefault(setting, {})
         seed = result.summary["seed"]
         if seed in members:
             raise RunError(f"{members[seed].path} and {result.path}: the same setting and seed; name one of the two")
         members[seed] = result
     named = labels(groups)
     return [Row(named[s], tuple(members[seed] for seed in sorted(members))) for s, members in groups.items()]
+
+
+def _check_images(run: Result, first: Result) -> None:
+    """Refuse to compare, or to average, runs on different images that have the same name: a user's own."""
+    a, b = (each.summary.get("dataset_sha256") for each in (first, run))
+    if a and b and a != b and run.summary["official_data"] is not True:
+        raise RunError(
+            f"{run.path}: learned other images of {run.summary['dataset']} (sha256 {b[:12]}) than {first.path} "
+            f"({a[:12]}); make separate tables"
+        )
 
 
 def check_seeds(found: Sequence[Row]) -> None:

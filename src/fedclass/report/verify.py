@@ -8,6 +8,7 @@ from fedclass.runs.summary import Result
 
 FIGURES = ("accuracy_last", "accuracy_last_macro", "accuracy_average_incremental", "forgetting_fedclass", "bwt")
 COUNTS = ("bytes_up", "bytes_down")
+LACKING = "none"  # shown where a result does not have the figure
 
 
 @dataclass(frozen=True)
@@ -20,9 +21,9 @@ class Compared:
 
 
 def compared(known: Result, again: Result) -> Compared:
-    """Compare each figure without rounding: any difference counts."""
-    keys = [key for key in (*FIGURES, *COUNTS, "weights_sha256") if key in known.summary and key in again.summary]
-    pairs = {key: (known.summary[key], again.summary[key]) for key in keys}
+    """Compare each figure without rounding: any difference counts, and so does a figure that the result lacks."""
+    keys = [key for key in (*FIGURES, *COUNTS, "weights_sha256") if key in again.summary]
+    pairs = {key: (known.summary.get(key, LACKING), again.summary[key]) for key in keys}
     rows = tuple((key, _shown(a), _shown(b), "same" if a == b else "differs") for key, (a, b) in pairs.items())
     table = Table(
         title=f"{known.path} run again",
