@@ -290,7 +290,7 @@ def test_a_site_with_nothing_new_and_one_with_nothing_at_all_answer_without_weig
     empty = Trial(setup, tmp_path / "empty")
     answer = empty.run(1)
     assert (answer.examples, dict(answer.metrics)) == (0, {"loss": 0.0, "samples": 0.0})
-    assert sha256(answer.weights) == sha256(empty.weights(1))
+    assert not answer.weights
     assert empty.run(1, "end_task").examples == 0
     assert empty.run(1, "evaluate").examples == 0
     told = empty.site.announce("trial", 1)
