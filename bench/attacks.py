@@ -208,7 +208,8 @@ def attacked(layout: str, attack: str, defence: str, seed: int) -> dict[str, Any
     doctored = {"labels": with_flipped_labels, "backdoor": with_backdoor, "replacement": with_backdoor}
     there = doctored.get(attack, lambda setup, _: setup)(setup, hostile)
     if defence != "mean":
-        setup = Federation(**vars(setup), liars=tuple(hostile) if attack == "classes" else ())
+        liars = tuple(hostile) if attack == "classes" else ()
+        setup = Federation(setup.experiment, setup.stream, liars=liars)
     with tempfile.TemporaryDirectory() as folder:
         directory = create(Path(folder) / "run")
         try:
