@@ -69,12 +69,10 @@ class Federation:
         seed = sum(name.encode())
         images = [pictures((called or {}).get(label, label), count, seed) for label, count in held.items()]
         labels = [np.full(count, i) for i, count in enumerate(held.values())]
-        np.savez(
-            self.root / f"{name}.npz",
-            x_train=np.concatenate(images),
-            y_train=np.concatenate(labels),
-            classes=np.array(list(held)),
-        )
+        part = self.root / f"{name}.part.npz"  # a federation in another thread may be reading
+        classes = np.array(list(held))
+        np.savez(part, x_train=np.concatenate(images), y_train=np.concatenate(labels), classes=classes)
+        part.rename(self.root / f"{name}.npz")
 
     def run(self, **config: Any) -> dict[str, Any]:
         given = {key.replace("_", "-"): value for key, value in config.items()}
