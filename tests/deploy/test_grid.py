@@ -8,12 +8,15 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra [flower]")
 
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Message, RecordDict
 
 from deploy.memory_grid import MemoryGrid
+from deploy.test_sites import Federation
 from fedclass.deploy.client_app import app as client_app
 from fedclass.deploy.server_app import app as server_app
 from fedclass.deploy.split import split
+from fedclass.engines.flower.exchange import Connection
+from fedclass.engines.flower.roster import Roster
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.launch import run_one
 from fedclass.runs.summary import Result
@@ -61,3 +64,20 @@ def test_a_recipe_gives_the_bits_of_a_simulation(
     assert there["weights_sha256"] == alone["weights_sha256"]
     assert there["accuracy_matrix"] == alone["accuracy_matrix"]
     assert there["engine"] == "flower"
+
+
+def test_sites_that_are_asked_again_are_not_away_meanwhile(tmp_path: Path) -> None:
+    """`deploy status`, its page and its metrics look at any moment."""
+    federation, seen = Federation(tmp_path), list[list[str]]()
+    for name in ("north", "south"):
+        federation.site(name, {"ant": 1})
+    roster = Roster(Connection(federation.grid, poll=0.01), "trial", seconds=60.0, pin=False)
+
+    def tamper(_: Message, reply: Message) -> Message:
+        seen.append(roster.connected())
+        return reply
+
+    federation.grid.tamper = tamper
+    for _ in range(2):
+        assert sorted(roster.announcements(0)) == ["north", "south"]
+    assert seen == [[], [], ["north", "south"], ["north", "south"]]

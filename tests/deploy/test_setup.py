@@ -1,5 +1,6 @@
-"""What a machine is set up with: users, folders and units, by one command."""
+"""What a machine is set up with: users, folders and units, by one command; or as a container."""
 
+import json
 import os
 import re
 import shutil
@@ -8,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
+from commands import called
+
+ROOT = Path(__file__).parents[2]
+DEPLOY, DOCKERFILE = ROOT / "docs" / "deploy", ROOT / "docker" / "Dockerfile"
 ANALYZE = shutil.which("systemd-analyze")
 
 
@@ -36,3 +40,23 @@ def test_units_are_hardened(role: str) -> None:
     found = re.search(r"exposure level for \S+: ([0-9.]+)", said)
     assert found is not None, said
     assert float(found[1]) < 5
+
+
+@pytest.mark.parametrize("role", ["server", "site"])
+def test_unit_and_container_run_the_same_command_and_it_exists(role: str, tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="needs the extra [flower]")
+    stage = DOCKERFILE.read_text().partition(f" AS {role}\n")[2].partition("\nFROM")[0]
+    words = [word for line in re.findall(r"^(?:ENTRYPOINT|CMD) (.+)$", stage, re.M) for word in json.loads(line)]
+    unit = (DEPLOY / f"fedclass-{role}.service").read_text()
+    assert f"ExecStart=/opt/fedclass/bin/{' '.join(words)}\n" in unit
+    known = called(*words[1:3], "--help", cwd=tmp_path)
+    assert known.returncode == 0, known.stderr
+    for option in [word for word in words if word.startswith("--")]:
+        assert option in known.stdout
+
+
+def test_what_goes_into_containers_is_there() -> None:
+    copied = re.findall(r"^COPY (.+) \S+$", DOCKERFILE.read_text(), re.M)
+    names = [name for line in copied for name in line.split()]
+    assert {"constraints.txt", "pyproject.toml", "src"} <= set(names)
+    assert [name for name in names if not (ROOT / name).exists()] == []

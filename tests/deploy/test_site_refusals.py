@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,72 @@ def test_own_code_runs_if_the_owner_allows_it(trial: Trial, user_module: Callabl
     testing = Site(replace(allowing.settings, holdout=0.6))
     with pytest.raises(ClientError, match=r"client 5, task 1, evaluation: Mine\.predict: RuntimeError: as wanted"):
         testing.run(plan, replace(job, phase="evaluate"))
+
+
+FAULTY_METHOD = """
+from dataclasses import dataclass
+import torch
+from fedclass.methods.base import FedAvg, Outcome
+from fedclass.methods.declare import Declaration, Spec
+
+@dataclass(frozen=True, kw_only=True)
+class Faulty(FedAvg):
+    fault: str = ""
+
+    def declare(self):
+        kept, tally = {"kept": Spec(("classes",))}, {"tally": Spec(("classes",))}
+        return Declaration(client=kept, uploads={"train": tally})
+
+    def loss(self, client, batch):
+        if self.fault == "raises":
+            raise ValueError("scan of patient 17")
+        return super().loss(client, batch)
+
+    def end_round(self, client):
+        one = torch.ones(client.model.classes)
+        return {
+            "shape": lambda: Outcome({"kept": one}, {"tally": one[1:]}),
+            "undeclared": lambda: Outcome({"kept": one}, {"tally": one, "loot": one}),
+            "state": lambda: Outcome({"kept": print}, {"tally": one}),
+            "": lambda: Outcome({"kept": one}, {"tally": one}),
+        }[self.fault]()
+"""
+FAULTS = {
+    "shape": r"Faulty\.end_round: tally is \(1,\) torch\.float32 instead of \(2,\) torch\.float32$",
+    "undeclared": r"Faulty\.end_round: 'loot' is not declared \(declared: tally\)$",
+    "state": r"Faulty\.end_round: kept is a builtin_function_or_method instead of a tensor$",
+    "raises": r"Faulty\.loss: ValueError \(\S+site_faults\.py, line 17, in loss\); its own log says more$",
+}
+
+
+def test_a_faulty_method_is_named_to_the_server_and_nothing_of_its_round_is_kept(
+    trial: Trial, user_module: Callable[[str, str], str]
+) -> None:
+    """Words of an exception, which may quote anything, stay in the site's own log."""
+    pytest.importorskip("flwr", reason="needs the extra [flower]")
+    from fedclass.deploy.request_handler import respond
+    from fedclass.engines.flower import codec
+
+    user_module("site_faults", FAULTY_METHOD)
+    plan, job = trial.job(0)
+    site, said = Site(replace(trial.settings, allow=("site_faults:Faulty",))), list[str]()
+
+    def answer(fault: str) -> Mapping[str, Any]:
+        method = {"name": "site_faults:Faulty", "fault": fault}
+        asked = replace(plan, recipe={**plan.recipe, "method": method})
+        frame = codec.job(asked, job, teacher=False, broadcast=False)
+        return respond(frame, lambda: site, said.append).header
+
+    def kept() -> list[str]:
+        return sorted(path.name for path in trial.folder.root.iterdir() if path.name.startswith("method-"))
+
+    for fault, reason in FAULTS.items():
+        told = answer(fault)["reason"]
+        assert re.search(f"^client 5, task 1, round 1: {reason}", told), told
+        assert kept() == []
+    assert [line.count("scan of patient 17") for line in said] == [1]
+    assert answer("")["answer"] == "update"
+    assert kept() == ["method-0000-0000.safetensors"]
 
 
 def test_the_site_chooses_its_device(trial: Trial) -> None:

@@ -17,6 +17,7 @@ from deploy.memory_grid import MemoryGrid
 from fedclass.data.image_set import ImageSet, Split
 from fedclass.deploy.client_app import app as client_app
 from fedclass.deploy.server_app import app as server_app
+from fedclass.deploy.status import read_status
 from fedclass.engines.flower.frames import Frame
 from fedclass.errors import RoundError, RunError
 from fedclass.runs.events import (
@@ -69,12 +70,10 @@ class Federation:
         seed = sum(name.encode())
         images = [pictures((called or {}).get(label, label), count, seed) for label, count in held.items()]
         labels = [np.full(count, i) for i, count in enumerate(held.values())]
-        np.savez(
-            self.root / f"{name}.npz",
-            x_train=np.concatenate(images),
-            y_train=np.concatenate(labels),
-            classes=np.array(list(held)),
-        )
+        part = self.root / f"{name}.part.npz"  # a federation in another thread may be reading
+        classes = np.array(list(held))
+        np.savez(part, x_train=np.concatenate(images), y_train=np.concatenate(labels), classes=classes)
+        part.rename(self.root / f"{name}.npz")
 
     def run(self, **config: Any) -> dict[str, Any]:
         given = {key.replace("_", "-"): value for key, value in config.items()}
@@ -364,7 +363,10 @@ def test_a_server_of_other_code_does_not_go_on_unless_told(federation: Federatio
     source.write_text(json.dumps(record))
     with pytest.raises(RunError, match=r"its code has changed: fedclass/federation/server\.py changed"):
         federation.run(tasks=1)
+    status = read_status(federation.root / "run")
+    assert (status.state, "its code has changed" in status.failure) == ("failed", True)
     assert federation.run(tasks=1, changed_code=True)["mixed_code"] is True
+    assert read_status(federation.root / "run").state == "finished"
 
 
 def test_a_server_that_begins_again_keeps_the_size_of_images_and_takes_newcomers_in(federation: Federation) -> None:

@@ -15,7 +15,9 @@ from fedclass.deploy.site_store import FederationFolder
 from fedclass.errors import ClientError, RunError
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.launch import run_one
+from fedclass.experiment.resume import check_config
 from fedclass.runs.events import Warned
+from fedclass.runs.layout import RunDirectory
 from fedclass.schema import json_sha256
 from stopping import Stop, stop_after
 
@@ -59,6 +61,9 @@ def test_a_run_is_gone_on_with_or_refused_by_version(tiny: Tiny, tmp_path: Path)
     ):
         run_one(experiment, root, go_on=True)
     (root / "config.toml").write_text(config)
+    other = {**experiment.to_tables(), "seed": 99}
+    with pytest.raises(RunError, match=r"another configuration and fedclass 0\.9\.0; it differs in seed \("):
+        check_config(RunDirectory(root), other)
 
     whole = newest.read_bytes()
     of_another_version(newest, lambda content: content.update(met=content.pop("reached")))

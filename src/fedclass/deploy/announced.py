@@ -157,7 +157,7 @@ class Announced:
             self._met = None
             self._enter(found)
             new = self.admission.admitted(self.known.unknown(found), found, self.known.classes)
-            if len(found) >= self.rules.min_sites and self._is_time(new, found, first=first):
+            if len(found) >= self.rules.min_sites and self._is_time(new, found):
                 break
             self._warn(f"task {task + 1} waits for {self._awaited(found, new)}", tell)
             self._pause(self.rules.ask_every)
@@ -168,7 +168,7 @@ class Announced:
         tell(self._sites_known())
         return True
 
-    def _is_time(self, new: list[str], found: Mapping[str, Announcement], *, first: bool) -> bool:
+    def _is_time(self, new: list[str], found: Mapping[str, Announcement]) -> bool:
         if (self.root / NEXT).exists() and (new or self.known.more(found)):
             return True
         if not new:
@@ -179,7 +179,12 @@ class Announced:
             case "classes":
                 return len(new) >= self.rules.new_classes
             case "manual":
-                return first
+                return not self._needs_a_word
+
+    @property
+    def _needs_a_word(self) -> bool:
+        """With next-task = "manual": only where nothing is approved, the first task begins by itself."""
+        return bool(self.known.sizes) or self.admission.rules.admit == "approve"
 
     def _awaited(self, found: Mapping[str, Announcement], new: list[str]) -> str:
         """What is lacking now; it is told again whenever it changes."""
@@ -196,7 +201,7 @@ class Announced:
             case "classes":
                 return f"{self.rules.new_classes} new classes ({have})"
             case "manual":
-                said = (self.root / NEXT).exists() or not self.known.sizes
+                said = (self.root / NEXT).exists() or not self._needs_a_word
                 return f"a new class ({have})" if said else f"`fedclass deploy next {self.root}` ({have})"
 
     # During a task.

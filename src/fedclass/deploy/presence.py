@@ -29,6 +29,11 @@ class Presence:
     def heard(self, site: str) -> None:
         self._heard[site] = round(self.clock(), 1)
 
+    def failed(self, error: Exception) -> None:
+        """The server ends before there is a run that could say so in its events."""
+        reason = " ".join(str(error).split())[:500]
+        write_atomically(self.root / FILE, json.dumps({"time": round(self.clock(), 1), "failure": reason}))
+
     def beat(self) -> None:
         now = self.clock()
         if self.roster is None or now - self._written < EVERY:

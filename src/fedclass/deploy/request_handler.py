@@ -44,6 +44,16 @@ def _to_log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def for_server(error: FedclassError) -> str:
+    """The message without words of exceptions that are not fedclass's: they may quote names, or data."""
+    told, cause = str(error), error.__cause__
+    while cause is not None:
+        if not isinstance(cause, FedclassError):
+            told = told.replace(f"{type(cause).__name__}: {cause}", type(cause).__name__)
+        cause = cause.__cause__
+    return told if told == str(error) else f"{told}; its own log says more"
+
+
 def respond(frame: Frame, open_site: "Callable[[], Site]", say: Callable[[str], None] = _to_log) -> Frame:
     """Do what the frame asks, if it may be asked; a refusal is an answer too.
 
@@ -62,7 +72,9 @@ def respond(frame: Frame, open_site: "Callable[[], Site]", say: Callable[[str], 
         say(printable(str(error)))
         return codec.refused("cannot use its images; its own log says why", lacks=False)
     except FedclassError as error:
-        return codec.refused(str(error), lacks=isinstance(error, MissingAttachmentError))
+        if (told := for_server(error)) != str(error):
+            say(printable(str(error)))
+        return codec.refused(told, lacks=isinstance(error, MissingAttachmentError))
     except Exception as error:  # whatever it is, the next request must find the site alive
         say(traceback.format_exc())
         return codec.refused(f"failed ({type(error).__name__}); its own log says why", lacks=False)

@@ -27,7 +27,7 @@ from fedclass.deploy.withdrawal import withdrawn
 from fedclass.engines.flower.engine import Flower
 from fedclass.engines.flower.exchange import Connection
 from fedclass.engines.flower.roster import Roster
-from fedclass.errors import ConfigError, RunError
+from fedclass.errors import ConfigError, FedclassError, RunError
 from fedclass.experiment.checkpoint import Checkpoints
 from fedclass.experiment.config import MEASURED, DataSettings, Experiment
 from fedclass.experiment.curriculum import Curriculum
@@ -213,15 +213,20 @@ def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None]
             waits=announced.waits if announced else lambda _: None,
         )
 
-        return run(
-            curriculum,
-            Audited(engine, directory.root, roster, site, presence.heard),
-            directory,
-            listen,
-            writing=writing,
-            changed_code=settings.changed_code,
-            note=lambda event: note(directory.root, site, event),
-        )
+        try:
+            return run(
+                curriculum,
+                Audited(engine, directory.root, roster, site, presence.heard),
+                directory,
+                listen,
+                writing=writing,
+                changed_code=settings.changed_code,
+                note=lambda event: note(directory.root, site, event),
+            )
+        except FedclassError as error:
+            with contextlib.suppress(RunError, OSError), writing():  # another server has taken over; a full disk
+                presence.failed(error)
+            raise
 
 
 def _federation(directory: RunDirectory, writing: Writing) -> tuple[str, tuple[int, ...]]:

@@ -156,8 +156,11 @@ def _add_presence(status: Status, sites: dict[str, SiteStatus], presence: Mappin
         site = sites.setdefault(name, SiteStatus(name))
         site.online, site.heard = (there["online"] if alive else None), there["heard"]
     status.silent = dict(presence.get("silent", {})) if alive else {}
-    if not alive and status.state in ("waiting", "learning"):
-        status.state = "stopped"
+    if status.state in ("waiting", "learning"):
+        if failure := presence.get("failure"):
+            status.state, status.failure = "failed", failure
+        elif not alive:
+            status.state = "stopped"
 
 
 def ago(when: float | None) -> str:

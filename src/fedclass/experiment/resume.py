@@ -81,30 +81,29 @@ def _of_today(config: Mapping[str, Any], number: int) -> Mapping[str, Any]:
 
 def check_config(directory: RunDirectory, config: Mapping[str, Any]) -> str:
     """Refuse to resume with another configuration than the run began with. Returns which files have moved."""
+    other = _other_version(directory)
     try:
         begun_with = load(str(directory.config)).to_tables()
     except ConfigError as error:
-        raise RunError(
-            f"{directory.root}: not the directory of a run that can be resumed{_begun_by(directory)}: {error}"
-        ) from error
+        began = f" with fedclass {fedclass.__version__}, because fedclass {other} began it" if other else ""
+        raise RunError(f"{directory.root}: not the directory of a run that can be resumed{began}: {error}") from error
     differing = differences(begun_with, config)
     if differing:
         raise RunError(
-            f"{directory.root}: began with another configuration; it differs in {differing}. Leave these out to "
-            "resume it, or start a new run"
+            f"{directory.root}: began with another configuration{f' and fedclass {other}' if other else ''}; it "
+            f"differs in {differing}. Leave these out to resume it, or start a new run"
         )
     return differences(begun_with, config, PLACES)
 
 
-def _begun_by(directory: RunDirectory) -> str:
+def _other_version(directory: RunDirectory) -> str | None:
     """Which version began the run, if it was another one."""
     try:
         first = json.loads(directory.events.read_text(encoding="utf-8").partition("\n")[0])
-        version = first["version"]
+        version = str(first["version"])
     except (OSError, ValueError, KeyError, TypeError):
-        return ""
-    now = fedclass.__version__
-    return "" if version == now else f" with fedclass {now}, because fedclass {version} began it"
+        return None
+    return None if version == fedclass.__version__ else version
 
 
 def check_places(directory: RunDirectory, experiment: Experiment) -> None:

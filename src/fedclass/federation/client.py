@@ -118,10 +118,9 @@ class Client:
             outcome = self.method.end_round(context)
         check.outcome(outcome)
         unchanged("end_round")
-        self._keep(job, state, outcome)
         samples = epochs * len(index)
         counted = self.weighting == "with-exemplars" or self.declared.replay == "all"
-        return Update(
+        update = Update(
             client=job.client,
             task=job.task,
             round=job.round,
@@ -130,6 +129,8 @@ class Client:
             metrics={"loss": float(total) / samples, "samples": float(samples)},
             extras=self._checked(job, "end_round", outcome.uploads, self.declared.uploads.get("train", {})),
         )
+        self._keep(job, state, outcome)  # only now: an update that cannot be sent must leave no trace
+        return update
 
     def _loss(self, job: Job, context: ClientContext, batch: Batch) -> Tensor:
         try:

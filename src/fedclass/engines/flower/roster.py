@@ -68,7 +68,7 @@ class Roster:
         self._nodes = {site: node for site, node in self._nodes.items() if node in present}
         old = time.monotonic() - AGAIN
         self.silent = {n: why for n, why in self.silent.items() if n in present and self._asked.get(n, old) > old}
-        return self._ask(sorted(present - set(self._nodes.values()) - set(self.silent)), task)
+        return self._take(self._asked_now(sorted(present - set(self._nodes.values()) - set(self.silent)), task))
 
     def wait_for(self, sites: int, *, seconds: float) -> None:
         """Until so many are connected."""
@@ -90,9 +90,9 @@ class Roster:
 
     def announcements(self, task: int) -> Mapping[str, Announcement]:
         """What all connected sites hold now."""
-        present = sorted(self._present())
-        self._nodes, self.silent = {}, {}
-        self._ask(present, task)
+        answers = self._asked_now(sorted(self._present()), task)
+        self._nodes, self.silent = {}, {}  # only now: meanwhile, `connected` is asked who is there
+        self._take(answers)
         return {site: self.said[site] for site in self._nodes}
 
     def _present(self) -> set[int]:
@@ -106,14 +106,18 @@ class Roster:
         self.removed |= set(self.withdrawn())
         return present
 
-    def _ask(self, nodes: list[int], task: int) -> list[str]:
+    def _asked_now(self, nodes: list[int], task: int) -> dict[int, object]:
+        """The answers of these nodes, in their order."""
         frame = codec.announcement_asked(self.federation, task, self.returns)
         questions = {node: Question(node, "query", frame) for node in nodes}
         answers = dict(self.connection.ask(questions, seconds=self.seconds)) if questions else {}
         self._asked.update(dict.fromkeys(nodes, time.monotonic()))
+        return {node: answers[node] for node in nodes}
+
+    def _take(self, answers: Mapping[int, object]) -> list[str]:
+        """Whoever answers as a site does is connected. Returns sites not heard of before."""
         found = []
-        for node in nodes:
-            answer = answers[node]
+        for node, answer in answers.items():
             flaw = self._flaw(node, answer)
             if flaw is not None:
                 self.silent[node] = flaw
