@@ -23,6 +23,7 @@ def place(tiny: Callable[..., Experiment], tiny_file: Path, tmp_path_factory: py
     (root / "photos" / "below").mkdir(parents=True)
     (root / "photos" / ".cache").mkdir()
     (root / "photos" / ".cache" / "thumb").write_text("hidden: no image, and passed over")
+    (root / "photos" / "Thumbs.db").write_text("of Windows: passed over as in training")
     Image.fromarray(first).save(root / "photos" / "a.png")
     Image.fromarray(second).resize((30, 20)).convert("RGBA").save(root / "photos" / "below" / "b.png")
     return root

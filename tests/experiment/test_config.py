@@ -374,3 +374,17 @@ def test_a_mistake_in_an_override_is_not_said_to_be_the_recipes(tmp_path, overri
     recipe.write_text("[train]\nrounds = 0\n")
     with pytest.raises(ConfigError, match=r"^mine.toml \[train\]: rounds = 0: "):
         load(str(recipe), ["train.local_epochs=2"])
+
+
+def test_the_order_of_overrides_does_not_drop_a_parameter(tmp_path: Path) -> None:
+    """Another method's parameters go with it, but not those that are given beside its name."""
+    (tmp_path / "r.toml").write_text("[method]\nbeta = 3.0\n")
+    recipe = str(tmp_path / "r.toml")
+    words = ["method.beta=8", "method.name=fedclass-tuned"]
+    assert load(recipe, words) == load(recipe, words[::-1])
+    assert load(recipe, words).method.beta == 8  # type: ignore[attr-defined]
+    assert load(recipe, words[1:]).method.beta == 5  # type: ignore[attr-defined]
+    assert load(recipe, ["method.name=fedclass"]).method.beta == 3, "no other method"  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"method\.name=lwf: the method is also given as fedavg; leave out one"):
+        load(recipe, ["method.name=lwf"], method="fedavg")
+    assert load(recipe, ["method.name=lwf"], method="lwf").method_name == "lwf"

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from fedclass.errors import ConfigError
+from fedclass.experiment import calibrate
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.launch import run_one
+from fedclass.experiment.setup import prepare
 from fedclass.federation.faults import FaultSettings, dropped_out, epochs_done
 from fedclass.runs.events import Event, RoundFinished, UpdateMissing
 
@@ -74,3 +76,10 @@ def test_stragglers_need_epochs_to_leave_out(tiny: Tiny) -> None:
         tiny("faults.stragglers=0.5", "train.local_epochs=1")
     with pytest.raises(ConfigError, match=r"faults\.dropout=1: must be below 1"):
         tiny("faults.dropout=1")
+
+
+def test_the_speed_of_a_recipe_with_stragglers_can_be_measured(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For `--dry-run`, by single epochs, of which no client can do fewer."""
+    monkeypatch.setattr(calibrate, "SECONDS", 0.01)
+    setup = prepare(tiny("faults.stragglers=0.5", "train.local_epochs=2", method="fedavg"))
+    assert calibrate.images_per_second(setup).alone > 0

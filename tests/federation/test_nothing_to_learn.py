@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedclass.data.partition import save_partition
+from fedclass.errors import ConfigError
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.setup import Setup, prepare
 from fedclass.federation.store import MemoryStore
@@ -61,3 +62,12 @@ def test_without_a_step_a_method_keeps_its_state(odd: Callable[..., Setup]) -> N
     answer = client.run(Job(0, 1, 0, "train", weights[1], None, control[4]))
     assert answer.examples == 0
     assert store.load(0).method.tensors["control"].equal(before)
+
+
+def test_no_run_begins_that_must_end_for_want_of_clients(odd: Callable[..., Setup]) -> None:
+    """In the second task, which may begin hours later, one client has something to train on."""
+    odd("server.min_updates=2", method="fedavg")
+    with pytest.raises(ConfigError, match=r"min_updates = 2: in task 2, round 1, only 1 of 2 clients would be asked"):
+        odd("server.min_updates=2", "memory.per_client=0", method="fedavg")
+    with pytest.raises(ConfigError, match=r"min_updates = 2: in task 1, round 1, only 1 of 2 clients would be asked"):
+        odd("server.min_updates=2", "server.participation=0.5", method="fedavg")

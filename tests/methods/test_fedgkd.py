@@ -72,3 +72,17 @@ def test_one_model_needs_no_state_and_no_weight_is_fedavg(tiny: Tiny, tmp_path: 
     assert (one["bytes_up"], one["bytes_down"]) == (fedavg["bytes_up"], fedavg["bytes_down"])
     known = Checkpoints(tmp_path / "one" / "checkpoints")
     assert known.load(max(known.numbers())).state.method == {}
+
+
+def test_a_round_that_was_undone_is_not_among_the_earlier_ones(tiny: Tiny) -> None:
+    """The state is then that of the round before: how many models there are does not follow from the round."""
+    setup = prepare(tiny("method.models=3", "model.norm=group", method="fedgkd"))
+    client, model = setup.client(MemoryStore()), setup.build()
+    model.grow_to(2, seed=0)
+    weights = model.weights()
+    client.run(Job(0, 0, 2, "train", weights, None))  # nothing is known of round 1
+    assert client.teacher is not None
+    assert client.teacher.model.flat.equal(model.flat)
+    one = {"earlier": model.flattened(weights) + 3.0, "count": torch.tensor(1)}
+    client.run(Job(0, 0, 3, "train", weights, None, one))
+    torch.testing.assert_close(client.teacher.model.flat, model.flat + 1.5)

@@ -40,6 +40,12 @@ def pair():
             return x.mean((2, 3)), x
     return Pair()
 
+def doubled():
+    class Doubled(nn.Module):
+        def forward(self, x):
+            return x.mean((2, 3)).double()
+    return Doubled()
+
 def merged():
     class Merged(nn.Module):
         def forward(self, x):
@@ -149,6 +155,7 @@ class TestYourOwnBackbone:
             ("yours:number", "'yours:number' built a int instead of an nn.Module"),
             ("yours:maps", r"'yours:maps' must map \(B, 3, H, W\) to features \(B, D\)"),
             ("yours:pair", r"'yours:pair' must map \(B, 3, H, W\) to features \(B, D\)"),
+            ("yours:doubled", r"'yours:doubled' returns features as torch.float64; return them as torch.float32"),
             ("yours:nothing", "cannot import 'yours:nothing' .*has no attribute 'nothing'"),
             ("yours:", "cannot import 'yours:'"),
             ("nowhere.models:build", r"cannot import .*No module named 'nowhere'.*package\.module:name, importable"),

@@ -519,6 +519,17 @@ def test_runs_that_cannot_be_compared_are_one_clear_error(made, other, message):
         group([read_history(path) for path in find_all([made("all/c", seed=5).parent])])
 
 
+def test_parts_of_a_data_set_may_be_compared_but_not_with_other_images(made):
+    """`sweep --set data.fraction=0.5,1` makes such runs; each part has its own hash."""
+    half = 'seed = 0\n[data]\nfraction = 0.5\n[method]\nname = "fedclass"\n'
+    made("all/a")
+    parts = made("all/b", sha256="cd" * 32, config=half).parent
+    assert len(group([read_history(path) for path in find_all([parts])])) == 2
+    made("all/c", sha256="ef" * 32, config=half.replace("seed = 0", "seed = 1"), seed=1)
+    with pytest.raises(RunError, match=r"c: learned other images of synnum \(sha256 efefefefefef\) than .*b"):
+        group([read_history(path) for path in find_all([parts])])
+
+
 def test_runs_whose_images_are_at_sites_are_not_compared_by_images(made):
     made("all/a", sha256="")
     found = group([read_history(path) for path in find_all([made("all/b", seed=5).parent])])

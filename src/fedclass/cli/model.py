@@ -58,7 +58,9 @@ def _loaded(run: Path) -> "TrainedModel":
 
 
 def _files(place: Path) -> list[Path]:
-    """The file, or all files below the folder except hidden ones, as in training."""
+    """The file, or all files below the folder except those that training passes over, and those in hidden folders."""
+    from fedclass.data.folder import passed_over
+
     if not place.exists():
         raise DataError(f"{place}: does not exist; name an image file, or a folder of images")
     if not place.is_dir():
@@ -66,7 +68,7 @@ def _files(place: Path) -> list[Path]:
     found = sorted(
         path
         for path in place.rglob("*")
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(place).parts)
+        if path.is_file() and not any(passed_over(Path(part)) for part in path.relative_to(place).parts)
     )
     if not found:
         raise DataError(f"{place}: no images in this folder")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from fedclass.experiment.runner import one_thread
 from fedclass.experiment.setup import Setup
+from fedclass.federation.faults import FaultSettings
 from fedclass.federation.store import MemoryStore
 from fedclass.methods.base import FedAvg
 from fedclass.rng import streams_restored
@@ -28,7 +29,7 @@ def images_per_second(setup: Setup) -> Rate:
     client = int(stream.counts()[:, : stream.classes_until(0)].sum(axis=1).argmax())
     share = stream.new_data(client, 0)[:IMAGES]
     alone = replace(stream, shares=[share], held_out=[], delays=None)
-    once = replace(e, method=FedAvg(), train=replace(e.train, local_epochs=1))
+    once = replace(e, method=FedAvg(), train=replace(e.train, local_epochs=1), faults=FaultSettings())
     small = Setup(once, alone)
     model = small.build()
     model.grow_to(stream.classes_until(0), seed=0)

@@ -23,6 +23,7 @@ from fedclass.usercode import imported, named, reason, without_file
 ARGS = [["model", "args"], ["data", "args"]]  # tables within tables
 Table = dict[str, Any]
 STORED = "config.toml"  # a run's own recipe: no hint asks the user to change it
+METHOD = "method.name"
 PROTOCOL = "protocol"  # the table that makes a recipe a benchmark protocol; runs ignore it
 
 
@@ -54,7 +55,8 @@ def load(
     _only_one_place(given)
     if seed is not None and (word := seed_among(given)):
         raise ConfigError(f"{word}: the seed is also given as seed {seed}; leave out one of the two")
-    for override in given:
+    _only_one_method(given, method)
+    for override in sorted(given, key=lambda word: _key(word) != METHOD):  # first: another method's parameters go
         _override(table, override)
     try:
         return experiment(table, where=where)
@@ -65,7 +67,7 @@ def load(
 def _in_override(fault: TableError, where: str, overrides: Sequence[str]) -> ConfigError | None:
     """The same error, naming the override that caused it; None if the recipe caused it."""
     for override in reversed(overrides):
-        key = override.partition("=")[0].strip()
+        key = _key(override)
         section, _, name = MOVED.get(key, key).rpartition(".")
         table = section.partition(".")[0]
         if (fault.where, fault.key) in ((f"{where} [{table}]", name), (where, table or name)):
@@ -222,11 +224,21 @@ def as_override(key: str, value: object) -> str:
 
 def seed_among(overrides: Sequence[str]) -> str | None:
     """The override that sets the seed, if one does."""
-    return next((word for word in overrides if word.partition("=")[0].strip() == "seed"), None)
+    return next((word for word in overrides if _key(word) == "seed"), None)
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].strip()
+
+
+def _only_one_method(overrides: Sequence[str], method: object) -> None:
+    named = next((word for word in overrides if _key(word) == METHOD), None)
+    if named is not None and method is not None and toml_value(named.partition("=")[2]) != method:
+        raise ConfigError(f"{named}: the method is also given as {method}; leave out one of the two")
 
 
 def _only_one_place(overrides: Sequence[str]) -> None:
-    given = {override.partition("=")[0].strip() for override in overrides}
+    given = set(map(_key, overrides))
     for old, new in MOVED.items():
         if {old, new} <= given:
             raise ConfigError(f"{old}: has moved to {new}, and both are given; leave {old} out")
@@ -255,6 +267,6 @@ def _override(table: Table, override: str) -> None:
     if section == "memory" and name in ("per_client", "per_class"):
         inner.pop("per_client", None)  # mutually exclusive: the last one given counts
         inner.pop("per_class", None)
-    if section == "method" and name == "name" and value != inner.get("name"):
+    if section == "method" and name == "name" and value != inner.get("name", "fedclass"):
         inner.clear()
     inner[name] = value

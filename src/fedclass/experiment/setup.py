@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from fedclass.experiment.config import MEASURED, Experiment
 from fedclass.experiment.curriculum import DataFacts, Tell, Tested, Trial
 from fedclass.federation.client import Client
 from fedclass.federation.evaluate import Counts, Part, counted
+from fedclass.federation.server import sample
 from fedclass.federation.store import ClientStore
 from fedclass.federation.train_settings import chosen_device
 from fedclass.models.incremental import IncrementalModel
@@ -199,9 +201,24 @@ def prepare(experiment: Experiment) -> Setup:
         offered=stream.offered,
     )
     setup = Setup(experiment, stream)
+    _check_updates(setup)
     _ = setup.initial  # which finds faults of the model
     _check_transform(setup)
     return setup
+
+
+def _check_updates(setup: Setup) -> None:
+    """Refuse to wait for more updates than clients are asked for."""
+    settings, stream = setup.experiment.server, setup.stream
+    rounds = 1 if stream.delays is None else setup.experiment.train.rounds
+    for task, round in product(range(len(stream.task_sizes)), range(rounds if settings.min_updates > 1 else 0)):
+        clients = setup.learners(task, round, lambda _: None)
+        asked = len(sample(clients, participation=settings.participation, seed=0, task=task, round=round))
+        if asked < settings.min_updates:
+            raise ConfigError(
+                f"[server] min_updates = {settings.min_updates}: in task {task + 1}, round {round + 1}, "
+                f"only {asked} of {len(stream.shares)} clients would be asked; lower it, or let more clients take part"
+            )
 
 
 def _check_transform(setup: Setup) -> None:

@@ -1,6 +1,6 @@
 """FedGKD: distillation from an average of past global models (Yao et al., 2021), with exemplars."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,7 +12,7 @@ from fedclass.losses import teacher_divergence
 from fedclass.methods.base import Batch, ClientContext, FedAvg, ServerContext, State
 from fedclass.methods.declare import Declaration, Spec
 from fedclass.models.head import with_first_classes
-from fedclass.wire import Update, Weights
+from fedclass.wire import Tensors, Update, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +45,16 @@ class FedGKD(FedAvg):
 
     def declare(self) -> Declaration:
         vector = Spec(("parameters",))
-        kept = dict.fromkeys((*self._names, "earlier"), vector) if self.models > 1 else {}
-        return Declaration(teacher="own", balances=True, server=kept, broadcast=("earlier",) if kept else ())
+        kept = dict.fromkeys((*self._names, "earlier"), vector) | {"count": Spec((), torch.int64)}
+        server, broadcast = (kept, ("earlier", "count")) if self.models > 1 else ({}, ())
+        return Declaration(teacher="own", balances=True, server=server, broadcast=broadcast)
 
     def teacher(self, client: ClientContext) -> Weights | None:
         if client.round > 0:
-            earlier = min(client.round, self.models) - 1
-            if earlier == 0:
+            if "earlier" not in client.broadcast:
                 return client.weights
-            mean = (client.received_flat + earlier * client.broadcast["earlier"]) / (earlier + 1)
+            count = int(client.broadcast["count"])  # fewer than the round says, if rounds were undone
+            mean = (client.received_flat + count * client.broadcast["earlier"]) / (count + 1)
             return client.model.with_flat(client.weights, mean)
         if client.old_classes == 0:
             return None
@@ -74,4 +75,8 @@ class FedGKD(FedAvg):
         known = [server.state[name] for name in self._names if name in server.state]
         kept = [server.build().flattened(server.weights).cpu().clone(), *known][: self.models - 1]
         named = dict(zip(self._names, kept, strict=False))
-        return weights, {**named, "earlier": torch.stack(kept).mean(dim=0)}
+        return weights, {**named, "earlier": torch.stack(kept).mean(dim=0), "count": torch.tensor(len(kept))}
+
+    def end_task(self, server: ServerContext, reports: Sequence[Tensors]) -> tuple[Weights, State]:  # noqa: ARG002
+        """The mean starts over, even if the next task's first round is undone."""
+        return server.weights, {}

@@ -116,9 +116,10 @@ class TARGET(FedAvg):
 
     At the end of a task the server trains a generator against the global model alone. Its images should be classified
     as labels drawn at random, match the statistics of BatchNorm layers and, from round `warmup` on, be images on which
-    a student disagrees. They go to all clients with the logits of that model, the teacher of the next task. No
-    exemplars are kept, whatever [memory] says. Images are generated from weights alone, but a model that has memorised
-    an image may reveal it through them.
+    a student disagrees. The defaults, those of the authors' code for CIFAR-100, have ten rounds and a warm-up of 20, so
+    that the student never begins. The images go to all clients with the logits of that model, the teacher of the next
+    task. No exemplars are kept, whatever [memory] says. Images are generated from weights alone, but a model that has
+    memorised an image may reveal it through them.
 
     `synthetic` images are sent to each client once per task: 3 bytes a pixel, and 4 a class. A model without BatchNorm
     (model.norm = "group") has no statistics to be matched; the term is then absent.

@@ -116,4 +116,6 @@ def _features(backbone: nn.Module, name: str, image_size: tuple[int, int]) -> in
     backbone.train(was_training)
     if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != 2:
         raise ConfigError(f"[model] name: {name!r} must map (B, 3, H, W) to features (B, D)")
+    if output.dtype != torch.float32:
+        raise ConfigError(f"[model] name: {name!r} returns features as {output.dtype}; return them as torch.float32")
     return output.shape[1]

@@ -14,6 +14,7 @@ from fedclass.report.groups import Group
 from fedclass.report.history import Cost, History
 from fedclass.report.tables import Table
 from fedclass.report.units import byte_unit, show_bytes, show_seconds
+from fedclass.runs.progress import holdings
 
 MOST_DOTS = 1200  # clients x classes; with more, a heat map
 MOST_OPEN = 12  # rows of a table that is shown without a click
@@ -114,7 +115,7 @@ def partition(run: History) -> Chart:
         name="partition",
         title="Data partition",
         caption=f"Training images by client and class, seed {start.seed}. {how}",
-        alt=f"{len(counts)} clients hold {held.min()} to {held.max()} training images each, {held.sum()} in all",
+        alt=holdings(held.tolist()),
         figure=figure,
         numbers=Table(
             "Training images per client and task",

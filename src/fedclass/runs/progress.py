@@ -1,6 +1,6 @@
 """Events as text: a line each, for log files, pipes and terminals."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,10 +105,17 @@ def partition_summary(event: RunStarted) -> str:
         return "waiting for sites to say what they hold"
     held = [sum(row) for row in event.counts]
     kept = ", ".join(f"{n} after task {t + 1}" for t, n in enumerate(event.exemplars))
-    return (
-        f"{event.clients} clients hold {min(held)} to {max(held)} training images each, {sum(held)} in all; "
-        f"exemplars on all clients: {kept}" + "".join(f"; {part}" for part in left_out(vars(event)))
+    return f"{holdings(held)}; exemplars on all clients: {kept}" + "".join(
+        f"; {part}" for part in left_out(vars(event))
     )
+
+
+def holdings(held: Sequence[int]) -> str:
+    """held: the number of each client's training images."""
+    if len(held) == 1:
+        return f"1 client holds {held[0]} training images"
+    each = f"{min(held)} to {max(held)}" if min(held) < max(held) else f"{held[0]}"
+    return f"{len(held)} clients hold {each} training images each, {sum(held)} in all"
 
 
 def left_out(*runs: Mapping[str, Any]) -> list[str]:
