@@ -11,7 +11,7 @@ from fedclass.errors import ConfigError, DataError
 from fedclass.experiment.recipe import load as load_recipe
 from fedclass.experiment.setup import prepare
 
-NEEDS = "needs `datasets`: pip install datasets"
+NEEDS = "needs `datasets`; to have it: pip install '.[huggingface]'"
 
 
 def test_the_short_name_stands_for_the_loader():
@@ -47,6 +47,7 @@ def saved(tmp_path, monkeypatch):
     return tmp_path / "pets", arrays
 
 
+@pytest.mark.release
 @pytest.mark.filterwarnings("ignore")  # of the library's own
 def test_a_saved_data_set_gives_its_images_and_class_names(saved):
     path, arrays = saved
