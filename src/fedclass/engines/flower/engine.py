@@ -105,7 +105,9 @@ class Flower:
         if isinstance(answer, Update):  # must not pass for another site's
             return Missing(job.client, f"site {self.site(job.client)}: answers for client {answer.client}")
         reason = answer.reason if isinstance(answer, Refusal) else "answered with something other than an update"
-        return Missing(job.client, f"site {self.site(job.client)}: {reason}")
+        named = f"site {self.site(job.client)}"
+        said_by_itself = reason.startswith((f"{named}: ", f"{named} refuses"))
+        return Missing(job.client, reason if said_by_itself else f"{named}: {reason}")
 
     def _question(self, job: Job, *, again: bool) -> Question | None:
         """again: with all that the site may lack. Otherwise without a broadcast that the node was sent before, and
