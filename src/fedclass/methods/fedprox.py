@@ -14,15 +14,12 @@ from fedclass.methods.base import ClientContext, FedAvg
 class FedProx(FedAvg):
     """FedAvg plus mu/2 * |w - w_received|^2 in every step; mu = 0 is FedAvg.
 
-    The term is added to the gradient, as in the authors' code, so the reported loss is FedAvg's. Their slow clients
-    may also do fewer steps than asked; here all clients do the same.
+    The term is added to the gradient, as in the authors' code, so the reported loss is FedAvg's. Their slow clients,
+    which do fewer epochs than asked, are those of `faults.stragglers`.
     """
 
     source = "Li et al., 2020, arXiv 1812.06127"
-    fidelity = (
-        "compared with the authors' code: weights after ten steps within 1.5e-8; partial: no clients that do "
-        "fewer steps"
-    )
+    fidelity = "compared with the authors' code: weights after ten steps within 1.5e-8"
 
     mu: Annotated[float, Field(ge=0, description="strength of the pull")] = 0.01
 
