@@ -217,8 +217,8 @@ from fedclass.methods import FedAvg
 def tell(*_):
     pass
 
-print(run_one(load(None, SETTINGS), "one", engine="processes", workers=2)["weights_sha256"])
-print(run_all([(load(None, SETTINGS), Path("all"))], listen=tell))
+print(run_one(load(None, SETTINGS, method="fedavg"), "one", engine="processes", workers=2)["weights_sha256"])
+print(run_all([(load(None, SETTINGS, method="fedavg"), Path("all"))], listen=tell))
 
 @dataclass(frozen=True, kw_only=True)
 class Mine(FedAvg):
@@ -235,7 +235,7 @@ def test_what_is_typed_into_python_runs_in_processes(tiny: Tiny, tiny_settings: 
 
     A method that is typed there is FedAvg by another name, and goes along to the processes.
     """
-    settings = [*tiny_settings, "train.rounds=1", "method.name=fedavg"]
+    settings = [*tiny_settings, "train.rounds=1"]
     typed = TYPED.replace("SETTINGS", repr(settings))
     done = subprocess.run([sys.executable, "-"], input=typed, cwd=tmp_path, capture_output=True, text=True)
     assert done.stderr == ""
