@@ -62,7 +62,15 @@ def test_what_the_readme_types_into_python(
 
     def small(recipe: str, methods: list[object], *, seeds: range) -> object:
         asked.extend([recipe, seeds])
-        return compare(None, methods, overrides=tiny_settings, seeds=seeds, out="runs/rows", progress=False)
+        return compare(
+            None,
+            methods,
+            overrides=[*tiny_settings, "train.rounds=1"],
+            seeds=seeds,
+            out="runs/rows",
+            workers=1,
+            progress=False,
+        )
 
     def loaded(recipe: str, keys: dict[str, int], *, method: str, seed: int) -> Experiment:
         assert recipe == "demo"

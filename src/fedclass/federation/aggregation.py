@@ -160,7 +160,7 @@ def distances(weights: Weights, before: Weights) -> list[float]:
     start = Packed.of(before)
     here = Packed.of(weights, start.layout)
     pairs = zip(here.sections, start.sections, strict=True)
-    return [float((a.double() - b.double()).norm()) for a, b in pairs if a.is_floating_point()]
+    return [float(torch.dist(a.float(), b.float())) for a, b in pairs if a.is_floating_point()]
 
 
 def standing_out(moved: Mapping[int, Sequence[float]], examples: Mapping[int, int]) -> list[int]:
