@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
-GENERATED = {"REPRODUCTION.md", "attacks.md", "benchmark-results.md"}  # their commands make them
+GENERATED = {"REPRODUCTION.md", "benchmark-results.md"}  # their commands make them
 WIDEST = 100
 
 
