@@ -149,11 +149,10 @@ class Announced:
             return True
         if self.rules.tasks and task >= self.rules.tasks and not (self.root / NEXT).exists():
             return False
-        first = task == 0
         while True:
             if (self.root / FINISH).exists():
                 return False
-            found = self._met if first and self._met is not None else self._announcements(task, tell)
+            found = self._met if task == 0 and self._met is not None else self._announcements(task, tell)
             self._met = None
             self._enter(found)
             new = self.admission.admitted(self.known.unknown(found), found, self.known.classes)

@@ -8,7 +8,7 @@ from typing import Any
 from fedclass.errors import RunError
 from fedclass.report.history import History
 from fedclass.report.known_methods import about_method
-from fedclass.report.rows import APART, Setting, labels
+from fedclass.report.rows import APART, Setting, check_images, labels
 from fedclass.report.style import Style, styles
 from fedclass.runs.config_file import flat
 from fedclass.runs.summary import Result
@@ -45,7 +45,9 @@ def group(runs: Sequence[History]) -> list[Group]:
     for run in runs[1:]:
         _check_comparable(runs[0], run)
     settings = [Setting.of(run.config, method=run.started.method, variant=run.started.variant) for run in runs]
-    _check_images(runs, settings)
+    check_images(
+        (s, run.path, run.started.dataset, run.started.dataset_sha256) for s, run in zip(settings, runs, strict=True)
+    )
     named = labels(settings)
     members: dict[tuple[str, str], list[History]] = {}
     for run, setting in zip(runs, settings, strict=True):
@@ -93,19 +95,6 @@ def _check_comparable(first: History, other: History) -> None:
             f"{with_.path}: held out validation images (data.validation), but {without.path} did not; report them "
             "separately"
         )
-
-
-def _check_images(runs: Sequence[History], settings: Sequence[Setting]) -> None:
-    """Images of the same name and in the same form must be the same. A part of a data set is another form."""
-    firsts: dict[object, History] = {}
-    for run, setting in zip(runs, settings, strict=True):
-        first = firsts.setdefault(setting.images, run)
-        a, b = first.started, run.started
-        if len({a.dataset_sha256, b.dataset_sha256} - {""}) > 1:  # "": sites have the images
-            raise RunError(
-                f"{run.path}: learned other images of {b.dataset} (sha256 {b.dataset_sha256[:12]}) than {first.path} "
-                f"({a.dataset_sha256[:12]}); report them separately"
-            )
 
 
 def _check_seeds(runs: Sequence[History]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from fedclass.errors import ConfigError, RunError
@@ -114,10 +115,12 @@ def find(known: Sequence[Label], name: str) -> Label:
 def rows(results: Sequence[Result]) -> list[Row]:
     """The rows of runs on one stream, in the order in which settings first appear."""
     groups: dict[Setting, dict[int, Result]] = {}
-    shown: dict[tuple[tuple[str, str], ...], Result] = {}  # by what determines the images: the first run
-    for result in results:
-        setting = Setting.read(result)
-        _check_images(result, shown.setdefault(setting.images, result))
+    settings = [Setting.read(result) for result in results]
+    check_images(
+        (setting, result.path, result.summary["dataset"], result.summary.get("dataset_sha256", ""))
+        for setting, result in zip(settings, results, strict=True)
+    )
+    for setting, result in zip(settings, results, strict=True):
         members = groups.setdefault(setting, {})
         seed = result.summary["seed"]
         if seed in members:
@@ -127,14 +130,21 @@ def rows(results: Sequence[Result]) -> list[Row]:
     return [Row(named[s], tuple(members[seed] for seed in sorted(members))) for s, members in groups.items()]
 
 
-def _check_images(run: Result, first: Result) -> None:
-    """Refuse to compare, or to average, runs on different images that have the same name: a user's own."""
-    a, b = (each.summary.get("dataset_sha256") for each in (first, run))
-    if a and b and a != b and run.summary["official_data"] is not True:
-        raise RunError(
-            f"{run.path}: learned other images of {run.summary['dataset']} (sha256 {b[:12]}) than {first.path} "
-            f"({a[:12]}); make separate tables"
-        )
+def check_images(runs: Iterable[tuple[Setting, Path, str, str]]) -> None:
+    """Images of the same name and in the same form must be the same: two folders of a user's own share a name.
+
+    runs: setting, directory, name and hash of the images; the hash is "" if sites have them, or an older run told none.
+    """
+    firsts: dict[object, tuple[Path, str]] = {}
+    for setting, path, name, sha256 in runs:
+        if not sha256:
+            continue
+        first, known = firsts.setdefault(setting.images, (path, sha256))
+        if sha256 != known:
+            raise RunError(
+                f"{path}: learned other images of {name} (sha256 {sha256[:12]}) than {first} ({known[:12]}); "
+                "show them separately"
+            )
 
 
 def check_seeds(found: Sequence[Row]) -> None:
