@@ -55,8 +55,9 @@ def test_each_has_a_reduced_one_that_is_smaller_and_says_so():
         a, b = each.experiment(), small.experiment()
         assert (a.data.name, a.stream.tasks) == (b.data.name, b.stream.tasks)
         assert (b.data.fraction, b.train.rounds) < (a.data.fraction, a.train.rounds)
-        assert small.reduced_by == list(small.overrides) == each.settings.reduced
-        assert not each.reduced_by
+        assert small.settings.reduced_by == each.settings.reduced
+        assert not each.settings.reduced_by
+        assert load(small.name) == b  # and every command takes it as a recipe
 
 
 def test_every_protocol_can_run_the_methods_that_it_names():
@@ -89,6 +90,7 @@ def own(tmp_path: Path) -> Path:
     """A protocol of one's own."""
     table = {"version": 3, "about": "mine", "origin": "me", "reduced": ["train.rounds=1"], "seeds": "4"}
     table |= {"methods": "fedavg,fedclass:best", "best": {"fedclass": ["method.beta=3", "optimizer.learning_rate=0.1"]}}
+    table |= {"reduced_best": {"fedclass": ["method.beta=4"]}}
     path = tmp_path / "mine.toml"
     path.write_text(tomli_w.dumps({"protocol": table, "train": {"rounds": 7}, "stream": {"tasks": [5, 5]}}))
     return path
@@ -99,6 +101,12 @@ def test_a_recipe_of_ones_own_becomes_a_protocol_by_its_table(own: Path):
     assert (protocol.title, protocol.folder, protocol.seeds(None)) == ("mine, version 3", "mine-v3", [4])
     assert load(str(own)).train.rounds == 7  # and stays a recipe
     assert protocol.reduced().experiment().train.rounds == 1
+    assert find_protocol(f"{own}-reduced") == protocol.reduced()
+    assert load(f"{own}-reduced", ["train.local_epochs=4"]).train.rounds == 1
+    with pytest.raises(ConfigError, match="demo-reduced: demo has no reduced version; leave -reduced out"):
+        load("demo-reduced")
+    with pytest.raises(ConfigError, match="nowhere-reduced: cannot read the recipe"):
+        load("nowhere-reduced")
 
 
 def test_best_settings_are_used_by_name(own: Path):
@@ -107,6 +115,8 @@ def test_best_settings_are_used_by_name(own: Path):
     e = protocol.experiment(best)
     assert (e.method_name, e.method.beta, e.optimizer.learning_rate) == ("fedclass", 3.0, 0.1)
     assert protocol.experiment(fedavg).optimizer.learning_rate == 0.01
+    (reduced,) = (small := protocol.reduced()).choices("fedclass:best")
+    assert small.experiment(reduced).method.beta == 4.0  # tuned by itself: less data want other values
     (more,) = protocol.choices("fedclass:best:beta=8")
     assert protocol.experiment(more).method.beta == 8.0
     with pytest.raises(
@@ -130,7 +140,7 @@ def test_results_have_their_protocol_beside_them(own: Path, tmp_path: Path):
     small.write(tmp_path / "results")
     small.write(tmp_path / "results")
     stored = Protocol.stored(tmp_path / "results")
-    assert (stored.title, stored.sha256, stored.reduced_by) == (small.title, small.sha256, ["train.rounds=1"])
+    assert (stored.title, stored.sha256, stored.settings.reduced_by) == (small.title, small.sha256, ["train.rounds=1"])
     assert stored.experiment() == small.experiment()
     with pytest.raises(RunError, match="is not the protocol mine, version 3"):
         find_protocol(str(own)).write(tmp_path / "results")

@@ -91,7 +91,7 @@ def described(protocol: "Protocol") -> list[str]:
     """What `benchmark show` prints."""
     from fedclass.report.rows import text
 
-    about, reduced = protocol.settings, protocol.reduced_by
+    about, reduced = protocol.settings, protocol.settings.reduced_by
     return [
         f"{protocol.title}: {about.about}",
         f"origin: {about.origin}",
@@ -135,9 +135,8 @@ def run(
     found = find_protocol(protocol)
     _only_places(places or ())
     root = out / found.folder
-    overrides = [*found.overrides, *(places or ())]
     choices, numbers = found.choices(methods), found.seeds(seeds)
-    members: list[Member] = expand(found.recipe, choices, overrides=overrides, seeds=numbers, root=root)
+    members: list[Member] = expand(found.recipe, choices, overrides=places or (), seeds=numbers, root=root)
     for member in members:
         found.check(member.experiment, where=f"--methods {member.choice.name}")
     found.check_folder(root)
@@ -343,8 +342,8 @@ def _read(folders: Sequence[Path]) -> "list[tuple[Protocol, list[Result], str | 
 def _about(protocol: "Protocol") -> list[str]:
     about = protocol.settings
     lines = [f"{about.about}. Origin: {about.origin}."]
-    if protocol.reduced_by:
-        lines.append(f"REDUCED, so that it takes minutes on two cores: {', '.join(protocol.reduced_by)}.")
+    if protocol.settings.reduced_by:
+        lines.append(f"REDUCED, so that it takes minutes on two cores: {', '.join(protocol.settings.reduced_by)}.")
     return lines
 
 

@@ -18,13 +18,12 @@ from pydantic import Field
 from fedclass.errors import ConfigError, RunError
 from fedclass.experiment.config import Experiment
 from fedclass.experiment.grid import Choice, read_methods, read_seeds
-from fedclass.experiment.recipe import PROTOCOL, load, read_file, recipes
+from fedclass.experiment.recipe import PROTOCOL, REDUCED, is_reduced, load, read_file, recipes
 from fedclass.experiment.resume import PLACES
 from fedclass.runs.config_file import flat
 from fedclass.runs.layout import write_atomically
 from fedclass.schema import did_you_mean, read_table
 
-REDUCED = "-reduced"
 BEST = "method.variant=best"  # how `--methods fedclass:best` is read
 STORED = "protocol.toml"  # beside its results
 # What a protocol fixes. All else (the method, its optimiser, which images become exemplars) is the method's own choice.
@@ -52,6 +51,9 @@ class ProtocolSettings:
     best: Annotated[
         dict[str, list[str]], Field(description="settings found by tuning, by method, as --set writes them")
     ] = field(default_factory=dict)
+    reduced_best: Annotated[dict[str, list[str]], Field(description="the same, of the reduced protocol")] = field(
+        default_factory=dict
+    )
     name: Annotated[str, Field(description="default: the file's")] = ""
     reduced_by: Annotated[list[str], Field(description="what a reduced protocol has changed")] = field(
         default_factory=list
@@ -60,12 +62,11 @@ class ProtocolSettings:
 
 @dataclass(frozen=True)
 class Protocol:
-    """recipe: a name or a file.  overrides: of the reduced one."""
+    """recipe: a name or a file."""
 
     name: str
     recipe: str
     settings: ProtocolSettings
-    overrides: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -75,17 +76,13 @@ class Protocol:
     def folder(self) -> str:
         return f"{self.name}-v{self.settings.version}"
 
-    @property
-    def reduced_by(self) -> list[str]:
-        return [*self.overrides, *self.settings.reduced_by]
-
     def experiment(self, choice: Choice | None = None, *, seed: int | None = None) -> Experiment:
         own, method = ((), None) if choice is None else (choice.overrides, choice.method)
-        return load(self.recipe, [*self.overrides, *own], method=method, seed=seed)
+        return load(self.recipe, own, method=method, seed=seed)
 
     def fixed(self, method: str | None = None) -> dict[str, Any]:
         """The fixed keys with their values. Bounds have no memory, whatever the protocol says."""
-        return _fixed(load(self.recipe, self.overrides, method=method))
+        return _fixed(load(self.recipe, method=method))
 
     @property
     def sha256(self) -> str:
@@ -133,8 +130,8 @@ class Protocol:
         if (folder / STORED).exists():
             return
         folder.mkdir(parents=True, exist_ok=True)
-        about = replace(self.settings, name=self.name, reduced=[], reduced_by=self.reduced_by)
-        tables = load(self.recipe, self.overrides).to_tables()
+        about = replace(self.settings, name=self.name, reduced=[], reduced_best={})
+        tables = load(self.recipe).to_tables()
         for key in PLACES:
             section, _, name = key.partition(".")
             tables[section].pop(name, None)
@@ -158,7 +155,8 @@ class Protocol:
     def reduced(self) -> Self:
         if not self.settings.reduced:
             raise ConfigError(f"{self.name}{REDUCED}: this protocol has no reduced version")
-        return replace(self, name=self.name + REDUCED, overrides=tuple(self.settings.reduced))
+        settings = replace(self.settings, reduced_by=self.settings.reduced, best=self.settings.reduced_best)
+        return replace(self, name=self.name + REDUCED, recipe=self.recipe + REDUCED, settings=settings)
 
 
 def _fixed(experiment: Experiment) -> dict[str, Any]:
@@ -179,15 +177,13 @@ def protocols() -> list[Protocol]:
 
 
 def find_protocol(name: str) -> Protocol:
-    """A protocol by its name, by NAME-reduced, or by the path of a file."""
-    whole = name.removesuffix(REDUCED)
-    if whole not in recipes() and not Path(name).is_file():
+    """A protocol by its name or the path of its file, each also with -reduced after it."""
+    whole = name.removesuffix(REDUCED) if is_reduced(name) else name
+    if whole not in recipes() and not Path(whole).is_file():
         names = [each.name for each in protocols()]
         raise ConfigError(f"{name}: no such protocol; {did_you_mean(name, names) or known_protocols()}")
-    if Path(name).is_file():
-        return Protocol._of(name)
     found = Protocol._of(whole)
-    return found.reduced() if name.endswith(REDUCED) else found
+    return found if whole == name else found.reduced()
 
 
 def known_protocols() -> str:

@@ -24,7 +24,8 @@ ARGS = [["model", "args"], ["data", "args"]]  # tables within tables
 Table = dict[str, Any]
 STORED = "config.toml"  # a run's own recipe: no hint asks the user to change it
 METHOD = "method.name"
-PROTOCOL = "protocol"  # the table that makes a recipe a benchmark protocol; runs ignore it
+PROTOCOL = "protocol"  # the table that makes a recipe a benchmark protocol; runs use only its `reduced`
+REDUCED = "-reduced"  # after a protocol's name: the same recipe with the protocol's `reduced` settings
 
 
 def load(
@@ -36,6 +37,8 @@ def load(
     seed: int | None = None,
 ) -> Experiment:
     """The experiment of a recipe: a file, or the name of a bundled one. None: every key has its default.
+
+    With -reduced after it, a protocol of the benchmark is made smaller by its own settings.
 
     overrides: keys of the recipe with other values: {"train.rounds": 2}, {"train": {"rounds": 2}} or
     ["train.rounds=2"].  method: its name, your
@@ -124,7 +127,7 @@ def read_recipe(recipe: str | None) -> tuple[str, Table]:
     if recipe is None:
         return "settings", {}
     path, table = read_file(recipe)
-    table.pop(PROTOCOL, None)
+    protocol = table.pop(PROTOCOL, {})
     for section in ("data", "partition"):
         inner = table.get(section)
         if isinstance(inner, dict) and isinstance(inner.get("path"), str):
@@ -133,14 +136,29 @@ def read_recipe(recipe: str | None) -> tuple[str, Table]:
     table, old = relocated(table, where=path.name)
     if old and path.name != STORED:
         _hint(f"{path.name}: {', '.join(f'{key} is now {MOVED[key]}' for key in old)}; please change the recipe")
+    if is_reduced(recipe):
+        for override in _reductions(protocol, recipe):
+            _override(table, override)
     return path.name, table
 
 
+def is_reduced(recipe: str) -> bool:
+    return recipe.endswith(REDUCED) and not Path(recipe).is_file()
+
+
+def _reductions(protocol: object, recipe: str) -> list[str]:
+    found = protocol.get("reduced") if isinstance(protocol, dict) else None
+    if not found or not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+        raise ConfigError(f"{recipe}: {recipe.removesuffix(REDUCED)} has no reduced version; leave {REDUCED} out")
+    return found
+
+
 def read_file(recipe: str) -> tuple[Path, Table]:
-    """The path of a recipe and its content."""
-    known, path = recipes(), Path(recipe)
-    if recipe in known and not path.is_file():
-        path = known[recipe]
+    """The path of a recipe and its content, whole, also if its name asks for the reduced one."""
+    known, name = recipes(), recipe.removesuffix(REDUCED) if is_reduced(recipe) else recipe
+    path = Path(name)
+    if name in known and not path.is_file():
+        path = known[name]
     try:
         table = read_toml(path)
     except OSError as error:
