@@ -87,6 +87,7 @@ def test_what_is_stored_reads_back_as_the_same_experiment(name: str | None, meth
 def test_without_a_recipe_every_key_has_its_own_default() -> None:
     """What makes the demonstration small never reaches who does not name it."""
     assert load() == Experiment()
+    assert load().method_name == "fedeven"  # the one we recommend; the paper's recipes name the paper's
     assert (load().data.fraction, load().data.test_fraction, load().server.participation) == (1.0, 1.0, 1.0)
     demo = load("demo")
     assert (demo.data.fraction, demo.data.test_fraction, demo.server.participation) == (0.1, 0.1, 0.4)
@@ -167,7 +168,7 @@ WRONG = {
     "[data] mean must be in [0, 1] and std in (0, 1]": {"data": {"mean": [120.0], "std": [60.0]}},
     "[data]: mean = 'mesured'": {"data": {"mean": "mesured", "std": "measured"}},
     "[data]: args = 3: must be a table": {"data": {"args": 3}},
-    "[method]: beta = -1": {"method": {"beta": -1}},
+    "[method]: beta = -1": {"method": {"name": "fedclass", "beta": -1}},
     "seed must be a whole number": {"seed": -1},
     "[train]: must be a table": {"train": 3},
     "method must be a table": {"method": "fedavg"},
@@ -378,7 +379,7 @@ def test_a_mistake_in_an_override_is_not_said_to_be_the_recipes(tmp_path, overri
 
 def test_the_order_of_overrides_does_not_drop_a_parameter(tmp_path: Path) -> None:
     """Another method's parameters go with it, but not those that are given beside its name."""
-    (tmp_path / "r.toml").write_text("[method]\nbeta = 3.0\n")
+    (tmp_path / "r.toml").write_text('[method]\nname = "fedclass"\nbeta = 3.0\n')
     recipe = str(tmp_path / "r.toml")
     words = ["method.beta=8", "method.name=fedclass-tuned"]
     assert load(recipe, words) == load(recipe, words[::-1])

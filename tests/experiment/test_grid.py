@@ -110,7 +110,7 @@ MISTAKES = {
         None, read_methods("fedclass,fedclass:paper"), seeds=[0], root=Path()
     ),
     "method.beta=5 and method.beta=5.0 are the same setting": lambda: expand(
-        None, read_sweep(["method.beta=5,5.0"]), seeds=[0], root=Path()
+        None, read_sweep(["method.beta=5,5.0"], method="fedclass"), seeds=[0], root=Path()
     ),
     "method.variant=papr: must be 'paper', 'paper-literal' or 'released'": lambda: expand(
         None, read_methods("fedclass:papr"), seeds=[0], root=Path()

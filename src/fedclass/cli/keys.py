@@ -15,6 +15,7 @@ import typer
 
 from fedclass.cli.catalogue import stored
 from fedclass.errors import ConfigError
+from fedclass.runs.config_file import DEFAULT_METHOD
 
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 PLAIN = {bool: "true, false", int: "whole number", float: "number", str: "text"}
@@ -30,7 +31,7 @@ class Key:
     meaning: str
 
 
-METHOD_NAME = Key("name", '"fedclass"', "an id of `fedclass methods`, package.module:Class", "the method")
+METHOD_NAME = Key("name", f'"{DEFAULT_METHOD}"', "an id of `fedclass methods`, package.module:Class", "the method")
 
 
 def keys(
@@ -40,7 +41,7 @@ def keys(
     ] = None,
     method: Annotated[
         str, typer.Option(help="The method whose parameters to list; or package.module:Class.")
-    ] = "fedclass",
+    ] = DEFAULT_METHOD,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """List every key of a recipe: its default, the values allowed, and its meaning.
@@ -98,7 +99,7 @@ def _stored_keys(method: str) -> dict[str, list[Key]] | None:
     return tables | {"method": [METHOD_NAME, *(Key(**key) for key in known["methods"][method]["keys"])]}
 
 
-def recipe_keys(method: str = "fedclass") -> dict[str, list[Key]]:
+def recipe_keys(method: str = DEFAULT_METHOD) -> dict[str, list[Key]]:
     """All keys by table, from the settings' classes; keys outside any table are under ""."""
     from fedclass.experiment.config import SECTIONS, Experiment
     from fedclass.experiment.recipe import find_method

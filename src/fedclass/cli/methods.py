@@ -176,7 +176,10 @@ def _print_list() -> None:
     for name, about in stored()["methods"].items():
         table.add_row(name, about["text"].partition("\n")[0], ", ".join(about["variants"]))
     console.print(table)
-    console.print("\n`fedclass methods NAME` shows one in detail; --method package.module:Class runs your own.")
+    console.print(
+        "\nWe recommend fedeven, which is ours; fedclass is the paper's. `fedclass methods NAME` shows one in detail; "
+        "--method package.module:Class runs your own."
+    )
 
 
 def _print(name: str, about: About) -> None:

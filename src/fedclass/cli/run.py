@@ -47,7 +47,11 @@ def run(
     recipe: Recipe = None,
     overrides: Overrides = None,
     method: Annotated[
-        str | None, typer.Option(help="A method from `fedclass methods`, or your own: package.module:Class.")
+        str | None,
+        typer.Option(
+            help="A method from `fedclass methods`, or your own: package.module:Class. "
+            "Default: the recipe's; if it names none, fedeven, which we recommend."
+        ),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
     engine: Annotated[

@@ -28,6 +28,7 @@ from fedclass.methods.declare import Declaration, check_declared, found
 from fedclass.models.build import build_model
 from fedclass.models.head import HeadInit
 from fedclass.models.incremental import IncrementalModel
+from fedclass.runs.config_file import DEFAULT_METHOD
 from fedclass.usercode import reason, remember
 
 MEASURED = "measured"
@@ -175,8 +176,8 @@ class Experiment:
     aggregation: AggregationSettings = field(default_factory=AggregationSettings)
     faults: FaultSettings = field(default_factory=FaultSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
-    method_name: str = "fedclass"
-    method: Method = field(default_factory=METHODS["fedclass"])
+    method_name: str = DEFAULT_METHOD
+    method: Method = field(default_factory=METHODS[DEFAULT_METHOD])
     objects: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)  # that no module has
 
     def __post_init__(self) -> None:

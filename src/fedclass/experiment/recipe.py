@@ -16,7 +16,7 @@ from fedclass.errors import ConfigError, FedclassError
 from fedclass.experiment.config import SECTIONS, Experiment, check_parameters
 from fedclass.methods import METHODS, Method
 from fedclass.methods.base import parameters
-from fedclass.runs.config_file import MOVED, flat, relocated
+from fedclass.runs.config_file import DEFAULT_METHOD, MOVED, flat, relocated
 from fedclass.schema import TableError, did_you_mean, only_known, read_table, read_toml, toml_value
 from fedclass.usercode import imported, named, reason, without_file
 
@@ -81,7 +81,7 @@ def _in_override(fault: TableError, where: str, overrides: Sequence[str]) -> Con
 def _set_method(table: Table, method: str | type[Method] | Method) -> None:
     given = table.get("method", {})
     if isinstance(method, str):
-        if not (isinstance(given, dict) and given.get("name", "fedclass") == method):
+        if not (isinstance(given, dict) and given.get("name", DEFAULT_METHOD) == method):
             table["method"] = {"name": method}  # another method's parameters mean nothing to this one
         return
     kind = method if isinstance(method, type) else type(method)
@@ -126,6 +126,7 @@ def read_recipe(recipe: str | None) -> tuple[str, Table]:
     """Its name and its tables, with absolute paths."""
     if recipe is None:
         return "settings", {}
+    recipe = str(recipe)  # a Path is welcome
     path, table = read_file(recipe)
     protocol = table.pop(PROTOCOL, {})
     for section in ("data", "partition"):
@@ -191,7 +192,7 @@ def experiment(table: Mapping[str, Any], *, where: str = "recipe") -> Experiment
     method_table = table.pop("method", {})
     if not isinstance(method_table, dict):
         raise ConfigError(f"{where}: method must be a table, [method] with a name")
-    name = method_table.get("name", "fedclass")
+    name = method_table.get("name", DEFAULT_METHOD)
     parameters_given = {key: value for key, value in method_table.items() if key != "name"}
     kind = find_method(name)
     try:
@@ -285,6 +286,6 @@ def _override(table: Table, override: str) -> None:
     if section == "memory" and name in ("per_client", "per_class"):
         inner.pop("per_client", None)  # mutually exclusive: the last one given counts
         inner.pop("per_class", None)
-    if section == "method" and name == "name" and value != inner.get("name", "fedclass"):
+    if section == "method" and name == "name" and value != inner.get("name", DEFAULT_METHOD):
         inner.clear()
     inner[name] = value

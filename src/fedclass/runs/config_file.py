@@ -8,6 +8,7 @@ from fedclass.errors import ConfigError, RunError
 from fedclass.runs.layout import RunDirectory
 from fedclass.schema import read_toml
 
+DEFAULT_METHOD = "fedeven"  # of a recipe that names none: the one we recommend
 MOVED = {
     "train.learning_rate": "optimizer.learning_rate",
     "train.momentum": "optimizer.momentum",
