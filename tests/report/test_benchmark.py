@@ -5,6 +5,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import pytest
+
+from fedclass.errors import ConfigError
 from fedclass.report.benchmark import benchmark_tables
 from fedclass.report.verify import compared
 
@@ -36,9 +39,14 @@ def test_runs_from_before_memory_was_noted_say_nothing_of_it(result):
 
 def test_rows_with_other_seeds_are_shown_and_not_compared(result):
     runs = [result("fedavg", 0, **COST), result("fedavg", 1, **COST), result("derpp", 0, **COST)]
-    first, costs, _ = benchmark_tables(runs)
+    runs += [result("ewc", 0, **COST), result("ewc", 1, **COST)]
+    first, differences, costs, _ = benchmark_tables(runs)
+    assert "derpp (paper), seed 0" in [row[0] for row in first.rows]
     assert costs.title.startswith("What it costs")
-    assert first.notes[-1].startswith("No differences are taken: seeds differ: derpp (paper) lacks 1;")
+    assert {row[0] for row in differences.rows} == {"ewc (paper)"}
+    assert differences.notes[-1] == "Not compared, because their seeds are others: derpp (paper)."
+    with pytest.raises(ConfigError, match="against fedeven: there is no such row"):
+        benchmark_tables(runs, against="fedeven")
 
 
 def test_a_run_that_comes_out_otherwise_is_told_figure_by_figure(result):

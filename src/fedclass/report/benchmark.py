@@ -4,10 +4,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import mean
 
-from fedclass.errors import RunError
 from fedclass.report.formats import markdown
-from fedclass.report.rows import Row, check_seeds, rows
-from fedclass.report.tables import MeanDeviation, Table, comparison, mean_deviation
+from fedclass.report.rows import Row, rows
+from fedclass.report.tables import (
+    MeanDeviation,
+    Table,
+    comparison,
+    differences_table,
+    mean_deviation,
+    reference_row,
+)
 from fedclass.report.units import show_bytes, show_seconds
 from fedclass.runs.kept import NAME, Kept
 from fedclass.runs.summary import Result
@@ -19,12 +25,7 @@ HASH = 16  # characters of weights_sha256 in a table
 
 def benchmark_tables(results: Sequence[Result], *, against: str | None = None) -> list[Table]:
     """Accuracy and forgetting, paired differences, costs, and a line per run with the hash of its weights."""
-    try:
-        check_seeds(rows(results))
-        compared = comparison(results, against=against)
-    except RunError as error:
-        first, *others = comparison(results, against=against, differences=False)
-        compared = [replace(first, notes=(*first.notes, f"No differences are taken: {error}.")), *others]
+    compared = [*comparison(results, differences=False), *_differences(results, against)]
     return [*compared, *_clients(results), _costs(results), _checks(results)]
 
 
@@ -34,6 +35,21 @@ def benchmark_markdown(protocols: Sequence[tuple[str, Sequence[str], Sequence[Ta
     for title, about, tables in protocols:
         blocks += [f"## {title}\n", *(f"{line}\n" for line in about), *map(markdown, tables)]
     return "\n".join(blocks)
+
+
+def _differences(results: Sequence[Result], against: str | None) -> list[Table]:
+    """Of all rows that have the seeds of the reference; the table names the others."""
+    found = rows(results)
+    reference = reference_row(found, against)
+    alike = [row for row in found if row.seeds == reference.seeds]
+    if len(found) == 1:
+        return []
+    table = differences_table(alike, reference)
+    if others := [str(row.label) for row in found if row not in alike]:
+        table = replace(
+            table, notes=(*table.notes, f"Not compared, because their seeds are others: {', '.join(others)}.")
+        )
+    return [table]
 
 
 def _clients(results: Sequence[Result]) -> list[Table]:
