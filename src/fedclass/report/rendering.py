@@ -130,7 +130,7 @@ def _drawn(figure: Figure, format: str, *, fonts: str) -> bytes:
 class _Glyphs(subset.Options):  # type: ignore[misc]
     """Of a font in a PDF: its glyphs, without the rules that place and replace them, which no reader of a PDF uses.
 
-    To cut these rules to the letters in the figure would take half as long as to draw it.
+    To cut these rules to the letters of the figure would take longer than the rest of the PDF.
     """
 
     def __init__(self, **settings: Any) -> None:
