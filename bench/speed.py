@@ -27,8 +27,7 @@ from torch import Tensor, nn
 
 from fedclass.engines.processes import Processes
 from fedclass.engines.shared import Shared
-from fedclass.engines.starting import keep_freed_memory
-from fedclass.experiment.launch import cores
+from fedclass.engines.starting import cores, keep_freed_memory
 from fedclass.experiment.machine import fingerprint
 from fedclass.experiment.runner import one_thread
 from fedclass.experiment.setup import Setup

@@ -115,6 +115,7 @@ MISTAKES: dict[str, Callable[[], object]] = {
     r"a.b.c=2: write it as table.key=value": lambda: load(None, {"a.b.c": 2}),
     r"methods = \[\]: give a list, such as": lambda: methods_given([]),
     r"seeds 0,1,1: name each seed only once": lambda: read_seeds([0, 1, 1]),
+    r"seeds: none are given; give at least one": lambda: read_seeds([]),
     r"train.rounds=2,2: a value is given twice": lambda: read_sweep({"train.rounds": [2, 2]}),
     r"nothing to sweep": lambda: read_sweep({"train.rounds": 2}),
 }

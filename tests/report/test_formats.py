@@ -97,10 +97,12 @@ def test_latex_shows_the_best_of_several_seeds_in_bold():
 
 @pytest.mark.slow
 @pytest.mark.skipif(LATEX is None, reason="needs LaTeX; to have it: apt-get install texlive-latex-recommended")
-def test_latex_compiles(tmp_path):
+def test_latex_compiles_and_fits_a_page_of_two_columns(tmp_path):
     wide = Table("w", tuple(f"task {i}" for i in range(1, 12)), (("98.7 ± 0.1",) * 11,), ("100 % & more_",))
     assert r"\begin{table*}" in latex(wide)
-    tables = "\n".join(map(latex, (TABLE, SEEDS, wide)))
+    five = ("fedicarl (icarl, sigmoids)", *("98.7 ± 10.1",) * 7)
+    names = ("method (variant)", *(f"task {i}" for i in range(1, 6)), "global", "forgetting")
+    tables = "\n".join(map(latex, (TABLE, SEEDS, wide, Table("five", names, (five, five), ()))))
     (tmp_path / "paper.tex").write_text(
         "\\documentclass[twocolumn]{article}\n\\usepackage[utf8]{inputenc}\n\\usepackage{booktabs}\n\\begin{document}\n"
         f"Table~\\ref{{tab:cifar10-5-5-seeds-0-1}}.\n{tables}\\end{{document}}\n"
@@ -110,6 +112,7 @@ def test_latex_compiles(tmp_path):
         built = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, errors="replace")
         assert built.returncode == 0, built.stdout
     assert "undefined" not in built.stdout
+    assert "Overfull" not in built.stdout, "as wide as the page, or less"
     assert (tmp_path / "paper.pdf").read_bytes().startswith(b"%PDF")
 
 

@@ -15,7 +15,7 @@ def doctor() -> None:
     import fedclass
     from fedclass.cli.display import console
     from fedclass.data.source import cache_folder
-    from fedclass.experiment.launch import cores
+    from fedclass.engines.starting import cores
 
     def line(name: str, value: str) -> None:
         console.print(f"{name:<14} {value}", highlight=False)

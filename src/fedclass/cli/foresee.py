@@ -51,7 +51,7 @@ def show_foreseen(rows: Sequence[Row], how: "How") -> None:
     from rich.table import Table
 
     from fedclass.cli.display import console
-    from fedclass.experiment.launch import cores
+    from fedclass.engines.starting import cores
     from fedclass.runs.counted import counted
     from fedclass.runs.outlook import duration
 

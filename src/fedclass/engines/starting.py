@@ -33,6 +33,11 @@ def new_process(target: Callable[..., None], *args: object, daemon: bool = False
     return process
 
 
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def be_nice(by: int) -> None:
     """Let other programs go first: this process, for as long as it lives, and all that it will start."""
     if not 0 <= by <= 19:

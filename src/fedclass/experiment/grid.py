@@ -128,6 +128,8 @@ def _typed(key: str, values: object) -> str:
 def read_seeds(given: str | int | Iterable[int]) -> list[int]:
     """0,1,2 or 0-2 or 0-2,7; or numbers."""
     text = str(given) if isinstance(given, str | int) else ",".join(map(str, given))
+    if not text.strip():
+        raise ConfigError("seeds: none are given; give at least one, such as 0, or several, such as 0-4")
     seeds: list[int] = []
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)

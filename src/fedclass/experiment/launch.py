@@ -1,6 +1,5 @@
 """One experiment, from its recipe to a finished run directory: started, resumed or only read, on an engine."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -8,7 +7,7 @@ from typing import Any, Literal, get_args
 from fedclass.engines.inprocess import InProcess
 from fedclass.engines.processes import Processes
 from fedclass.engines.shared import Shared
-from fedclass.engines.starting import CONTEXT, leave_if_unguarded
+from fedclass.engines.starting import CONTEXT, cores, leave_if_unguarded
 from fedclass.errors import ConfigError
 from fedclass.experiment.checkpoint import Checkpoints
 from fedclass.experiment.config import Experiment
@@ -119,8 +118,3 @@ def usual_engine(setup: Setup) -> EngineName:
     images = sum(map(len, setup.stream.shares)) * train.local_epochs * train.rounds * share
     on_cpu = chosen_device(train.device).type == "cpu"
     return "processes" if on_cpu and cores() > 1 and images >= WORTH_PROCESSES else "inprocess"
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -15,6 +15,7 @@ from fedclass.data.memory import exemplar_counts
 from fedclass.engines.starting import (
     CONTEXT,
     check_guarded,
+    cores,
     end_with_parent,
     ignore_interrupts,
     keep_freed_memory,
@@ -25,7 +26,7 @@ from fedclass.engines.starting import (
 from fedclass.errors import FedclassError, RunError
 from fedclass.experiment.checkpoint import Checkpoints
 from fedclass.experiment.config import Experiment
-from fedclass.experiment.launch import cores, left_to_do, run_one
+from fedclass.experiment.launch import left_to_do, run_one
 from fedclass.experiment.reuse import key_after, usual_store
 from fedclass.experiment.setup import Setup, prepare
 from fedclass.experiment.source_code import Sources, listed, of_code, sources

@@ -12,7 +12,7 @@ from fedclass.report.tables import TEST, VALIDATION, Table, chosen, images_of, r
 from fedclass.runs.summary import Result
 
 COMPARED = re.compile(r"(global|forgetting|task \d+|tasks \d+ to \d+)$")  # endings of the columns that hold figures
-WIDE = 84  # characters; more do not fit into one column of a page
+COLUMN, PAGE, SMALL = 46, 90, 110  # characters that fit into one column of a page of two, into both, and when small
 TITLES = {method: known.title for method, known in KNOWN.items() if known.title is not None}
 DATA = {
     "cifar10": "CIFAR-10",
@@ -47,8 +47,9 @@ def markdown(table: Table) -> str:
 def latex(table: Table) -> str:
     r"""A table environment for \usepackage{booktabs}, over both columns of a page if it is wide.
 
-    Methods and data have the names used in papers. Where figures are means over seeds, the best of each column is bold,
-    the upper bound `joint` aside; one seed ranks nothing.
+    One that would be wider than the page is set in smaller letters. Methods and data have the names used in papers.
+    Where figures are means over seeds, the best of each column is bold, the upper bound `joint` aside; one seed ranks
+    nothing.
     """
     bold = best_cells(table)
     rows = [
@@ -58,13 +59,17 @@ def latex(table: Table) -> str:
     head, *body = [" & ".join(cells) + r" \\" for cells in (list(map(_latex, table.columns)), *rows)]
     notes = [*table.notes, *(["Bold: the best mean of a column, an upper bound aside."] if bold else [])]
     widths = [max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True)]
-    environment = "table*" if sum(widths) + 2 * len(widths) > WIDE else "table"
+    width = sum(widths) + 2 * len(widths)
+    environment = "table*" if width > COLUMN else "table"
+    letters = r"\scriptsize" if width > SMALL else r"\footnotesize"
+    small = [rf"{letters}\setlength{{\tabcolsep}}{{2pt}}"] if width > PAGE else []
     return "\n".join(
         [
             rf"\begin{{{environment}}}",
             r"\centering",
             rf"\caption{{{_latex(_caption(table.title))}}}",
             rf"\label{{tab:{_slug(table.title)}}}",
+            *small,
             rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
             r"\toprule",
             head,

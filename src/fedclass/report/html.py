@@ -13,6 +13,7 @@ from fedclass.report import class_charts, client_charts, curve_charts, rendering
 from fedclass.report.charts import Chart, rounded
 from fedclass.report.groups import Group, differing, group, names
 from fedclass.report.history import History
+from fedclass.report.painters import draw_all
 from fedclass.report.rows import Row, find, rows
 from fedclass.report.tables import Table, comparison, headlines_first
 from fedclass.report.units import show_bytes, show_seconds
@@ -45,8 +46,11 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
+    """files: the charts for papers, by name."""
+
     page: str
     charts: list[Chart]
+    files: dict[str, bytes]
 
 
 def write_report(runs: Sequence[History], page: Path, pictures: Path, *, picture: Path | None = None) -> None:
@@ -54,12 +58,12 @@ def write_report(runs: Sequence[History], page: Path, pictures: Path, *, picture
 
     picture: an SVG file for accuracy and forgetting over rounds, side by side.
     """
-    report = build(runs)
+    report = build(runs, formats=rendering.FORMATS)
     try:
         pictures.mkdir(parents=True, exist_ok=True)
         write_atomically(page, report.page.encode(errors="replace"))
-        for chart in report.charts:
-            rendering.save(chart.figure, pictures, chart.name)
+        for name, content in report.files.items():
+            write_atomically(pictures / name, content)
         if picture is not None:
             shown = [chart for chart in report.charts if chart.name in PICTURED]
             if not shown:
@@ -73,11 +77,17 @@ def write_report(runs: Sequence[History], page: Path, pictures: Path, *, picture
 
 
 def build(
-    runs: Sequence[History], *, title: str | None = None, tables: Sequence[Table] = (), notes: Sequence[str] = ()
+    runs: Sequence[History],
+    *,
+    title: str | None = None,
+    tables: Sequence[Table] = (),
+    notes: Sequence[str] = (),
+    formats: Sequence[str] = (),
 ) -> Report:
     """Build a report; nothing is written.
 
     title, tables: replace the usual title and tables of results.  notes: come before the other notes.
+    formats: of the files that are made of the charts besides the page.
     """
     groups, shown = group(runs), group([run.shown() for run in runs])
     called = names(runs)
@@ -93,7 +103,8 @@ def build(
         Section("cost", "Communication and time", client_charts.costs(groups), []),
     ]
     sections = [section for section in sections if section.charts or section.tables]
-    drawn = [chart for section in sections for chart in section.charts]
+    charts = [chart for section in sections for chart in section.charts]
+    drawn = draw_all([rendering.Wanted(c.figure, c.name, f"{c.title}. {c.alt}", formats) for c in charts])
     page = (
         _environment()
         .get_template("report.html.j2")
@@ -108,7 +119,7 @@ def build(
             listed=None if single else _run_table(shown, called),
             settings=None if single else _settings_table(groups),
             sections=sections,
-            drawings={c.name: _inline(c) for c in drawn},
+            drawings={c.name: Markup(made.inline) for c, made in zip(charts, drawn, strict=True)},
             recipes=[
                 (called[run.path], run.config_text) for run in ([single] if single else [g.runs[0] for g in groups])
             ],
@@ -116,11 +127,8 @@ def build(
             palette=style.PALETTE,
         )
     )
-    return Report(page, drawn)
-
-
-def _inline(chart: Chart) -> Markup:
-    return Markup(rendering.inline_svg(chart.figure, chart.name, label=f"{chart.title}. {chart.alt}"))
+    made = zip(charts, drawn, strict=True)
+    return Report(page, charts, {f"{c.name}.{kind}": file for c, one in made for kind, file in one.files.items()})
 
 
 def _titled(charts: Sequence[Chart], groups: Sequence[Group]) -> list[Chart]:

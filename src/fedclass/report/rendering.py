@@ -1,4 +1,4 @@
-"""Figures as files and as parts of a page: SVG, PDF, PNG, the same bytes each time."""
+"""Figures as parts of a page and as files: SVG, PDF, PNG, the same bytes each time."""
 
 import html
 import io
@@ -6,23 +6,48 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
+from fontTools import subset
 from matplotlib.figure import Figure  # without pyplot: no window system, no global state
 from numpy.typing import NDArray
 
 from fedclass.report.drawing import partition_figure
 from fedclass.report.style import INK, PALETTE, RULE, plain
-from fedclass.runs.layout import write_atomically
 
+FORMATS = ("svg", "pdf", "png")  # for papers; in the SVG, letters are outlines, which look the same everywhere
 UNTOLD = {  # metadata that would differ each time
     "svg": ("Date", "Creator", "Format", "Type"),
     "pdf": ("CreationDate", "Creator", "Producer"),
     "png": ("Software",),
 }
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A figure that is to be drawn. name, label: as in `inline_svg`. formats: of its files."""
+
+    figure: Figure
+    name: str
+    label: str
+    formats: Sequence[str] = FORMATS
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """inline: the figure as a part of a page.  files: its files, by format."""
+
+    inline: str
+    files: dict[str, bytes]
+
+
+def draw(wanted: Wanted) -> Drawn:
+    inline = inline_svg(wanted.figure, wanted.name, label=wanted.label)
+    return Drawn(inline, {format: _drawn(wanted.figure, format, fonts="path") for format in wanted.formats})
 
 
 def partition_picture(
@@ -47,12 +72,6 @@ def sheet_picture(sheet: NDArray[np.uint8], classes: Sequence[str], path: Path) 
     axes.spines[:].set_visible(False)
     with _quiet():
         figure.savefig(path, dpi=150)
-
-
-def save(figure: Figure, folder: Path, name: str) -> None:
-    """For papers: NAME.svg, with letters as outlines, which look the same everywhere; NAME.pdf and NAME.png."""
-    for format in ("svg", "pdf", "png"):
-        write_atomically(folder / f"{name}.{format}", _drawn(figure, format, fonts="path"))
 
 
 def side_by_side(figures: Sequence[Figure], *, label: str) -> bytes:
@@ -97,7 +116,7 @@ def _drawn(figure: Figure, format: str, *, fonts: str) -> bytes:
     """The same bytes each time: no date, and ids derived from the content."""
     buffer = io.BytesIO()
     settings: dict[Any, Any] = {"svg.hashsalt": "fedclass", "svg.fonttype": fonts, "pdf.fonttype": 42}  # 42: TrueType
-    with _quiet(), matplotlib.rc_context(settings):
+    with _quiet(), _glyphs_only(), matplotlib.rc_context(settings):
         layout = figure.get_layout_engine()
         if layout is not None:  # computed once, for all formats: it takes as long as drawing
             layout.execute(figure)
@@ -106,6 +125,27 @@ def _drawn(figure: Figure, format: str, *, fonts: str) -> bytes:
             buffer, format=format, dpi=200, metadata=dict.fromkeys(UNTOLD[format]), transparent=fonts == "none"
         )
     return buffer.getvalue()
+
+
+class _Glyphs(subset.Options):  # type: ignore[misc]
+    """Of a font in a PDF: its glyphs, without the rules that place and replace them, which no reader of a PDF uses.
+
+    To cut these rules to the letters of the figure would take longer than the rest of the PDF.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.drop_tables += ["GDEF", "GPOS", "GSUB"]
+
+
+@contextmanager
+def _glyphs_only() -> Iterator[None]:
+    """matplotlib embeds fonts with `_Glyphs`; it has no setting for that."""
+    usual, subset.Options = subset.Options, _Glyphs
+    try:
+        yield
+    finally:
+        subset.Options = usual
 
 
 @contextmanager
