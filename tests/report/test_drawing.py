@@ -5,11 +5,9 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-import zlib
 
 import numpy as np
 import pytest
-from fontTools.ttLib import TTFont
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
@@ -219,16 +217,6 @@ def test_figures_for_papers_are_the_same_bytes_each_time_with_letters_as_outline
         assert image.width == 920
         assert image.convert("RGB").getpixel((2, 2)) == (255, 255, 255)
     assert b"/Type0" in files["pdf"], "its letters are embedded as TrueType"
-
-
-def test_a_pdf_has_the_letters_of_its_font_and_not_the_rules_that_place_them():
-    """To cut these to a figure's letters took half of the time of a PDF."""
-    pdf = draw(chart()).files["pdf"]
-    starts = [found.end() for found in re.finditer(rb"stream\r?\n", pdf)]
-    parts = [zlib.decompressobj().decompress(pdf[start:]) for start in starts if pdf[start : start + 1] == b"x"]
-    (font,) = [TTFont(io.BytesIO(part)) for part in parts if part.startswith(b"\0\1\0\0")]
-    assert {"glyf", "hmtx"} < set(font.keys())
-    assert not {"GDEF", "GPOS", "GSUB"} & set(font.keys())
 
 
 def test_a_figure_is_laid_out_once_and_drawn_once_in_each_form(monkeypatch):

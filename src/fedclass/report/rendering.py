@@ -12,7 +12,6 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from fontTools import subset
 from matplotlib.figure import Figure  # without pyplot: no window system, no global state
 from numpy.typing import NDArray
 
@@ -116,7 +115,7 @@ def _drawn(figure: Figure, format: str, *, fonts: str) -> bytes:
     """The same bytes each time: no date, and ids derived from the content."""
     buffer = io.BytesIO()
     settings: dict[Any, Any] = {"svg.hashsalt": "fedclass", "svg.fonttype": fonts, "pdf.fonttype": 42}  # 42: TrueType
-    with _quiet(), _glyphs_only(), matplotlib.rc_context(settings):
+    with _quiet(), matplotlib.rc_context(settings):
         layout = figure.get_layout_engine()
         if layout is not None:  # computed once, for all formats: it takes as long as drawing
             layout.execute(figure)
@@ -125,27 +124,6 @@ def _drawn(figure: Figure, format: str, *, fonts: str) -> bytes:
             buffer, format=format, dpi=200, metadata=dict.fromkeys(UNTOLD[format]), transparent=fonts == "none"
         )
     return buffer.getvalue()
-
-
-class _Glyphs(subset.Options):  # type: ignore[misc]
-    """Of a font in a PDF: its glyphs, without the rules that place and replace them, which no reader of a PDF uses.
-
-    To cut these rules to the letters of the figure would take longer than the rest of the PDF.
-    """
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.drop_tables += ["GDEF", "GPOS", "GSUB"]
-
-
-@contextmanager
-def _glyphs_only() -> Iterator[None]:
-    """matplotlib embeds fonts with `_Glyphs`; it has no setting for that."""
-    usual, subset.Options = subset.Options, _Glyphs
-    try:
-        yield
-    finally:
-        subset.Options = usual
 
 
 @contextmanager
