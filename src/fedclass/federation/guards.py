@@ -83,7 +83,8 @@ def mislabelled(heads: Sequence[Tensor], holds: Sequence[Collection[int]], *, mo
             if len(both) >= FEWEST_CLASSES:
                 told[i, j] = told[j, i] = labels_in_common(heads[i][both], heads[j][both]) * (len(both) - 1)
                 precision[i, j] = precision[j, i] = (len(both) - 1) ** 2
-    left, found = list(range(n)), []
+    left = list(range(n))
+    found: list[int] = []
     while len(found) < most:
         t, p = told[left][:, left], precision[left][:, left]
         own, own_precision = t.sum(dim=1), p.sum(dim=1)
