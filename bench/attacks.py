@@ -57,6 +57,7 @@ DEFENCES = {
     "geometric median": [*GUARDED, "aggregation.rule=geometric-median"],
     "multi-krum": [*GUARDED, "aggregation.rule=multi-krum"],
 }
+PLAIN = ("mean", "sites")  # the columns of each layout's own table
 LITTLE = 1.5  # standard deviations
 TARGET = 0  # of the backdoor: what carries the mark is to be called 0
 Change = Callable[[Update, Job, Sequence[Update]], Update]
@@ -240,17 +241,34 @@ def fooled(setup: Setup, weights: Weights) -> float:
 
 
 def table(cells: Mapping[str, Mapping[str, Any]], layout: str) -> list[str]:
-    """A row per attack. A cell: the mean over seeds, how many seeds, and what else happened."""
-    known = [key.split("/") for key in cells]
-    defences = [name for name in DEFENCES if any(key[0] == layout and key[2] == name for key in known)]
-    rows = [name for name in attacks(4) if any(key[0] == layout and key[1] == name for key in known)]
-    if not rows:
-        return ["Not measured yet."]
-    lines = [f"| attack | {' | '.join(defences)} | sites, less absent |", f"|---|{'---|' * (len(defences) + 1)}"]
-    for attack in rows:
-        found = [list(by_seed(cells, layout, attack, defence).values()) for defence in defences]
-        lines.append(f"| {attack} | {' | '.join(map(cell, found))} | {against_absent(cells, layout, attack)} |")
-    return lines
+    """A row per attack: without defences and with those of sites, and what is lost by seed."""
+    compared = {f"sites, less {base}": base for base in ("none", "absent")}
+    rows = {
+        attack: [*averages(cells, layout, attack, PLAIN), *(less(cells, layout, attack, b) for b in compared.values())]
+        for attack in measured(cells, layout, PLAIN)
+    }
+    return lines(rows, [*PLAIN, *compared])
+
+
+def rules(cells: Mapping[str, Mapping[str, Any]], layout: str) -> list[str]:
+    """A row per attack: robust rules beside the mean, all with the screen and the limit of length."""
+    robust = [name for name in DEFENCES if name != "mean"]
+    attacked_with = measured(cells, layout, robust[1:])
+    return lines({attack: averages(cells, layout, attack, robust) for attack in attacked_with}, robust)
+
+
+def lines(rows: Mapping[str, Sequence[str]], columns: Sequence[str]) -> list[str]:
+    head = [f"| attack | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
+    made = [f"| {attack} | {' | '.join(row)} |" for attack, row in rows.items()]
+    return [*head, *made] if made else ["Not measured yet."]
+
+
+def measured(cells: Mapping[str, Mapping[str, Any]], layout: str, defences: Sequence[str]) -> list[str]:
+    return [name for name in attacks(4) if any(by_seed(cells, layout, name, defence) for defence in defences)]
+
+
+def averages(cells: Mapping[str, Mapping[str, Any]], layout: str, attack: str, defences: Sequence[str]) -> list[str]:
+    return [cell(list(by_seed(cells, layout, attack, defence).values())) for defence in defences]
 
 
 def by_seed(
@@ -259,11 +277,11 @@ def by_seed(
     return {key.split("/")[3]: cells[key] for key in cells if key.split("/")[:3] == [layout, attack, defence]}
 
 
-def against_absent(cells: Mapping[str, Mapping[str, Any]], layout: str, attack: str) -> str:
-    """By seed: what an attack costs or brings with defences on, against a hostile client that stays away."""
-    here, without = (by_seed(cells, layout, name, "sites") for name in (attack, "absent"))
+def less(cells: Mapping[str, Mapping[str, Any]], layout: str, attack: str, base: str) -> str:
+    """By seed: what an attack costs or brings with defences on, against no attack, or a client that stays away."""
+    here, without = (by_seed(cells, layout, name, "sites") for name in (attack, base))
     pairs = [(here[seed]["accuracy"], without[seed]["accuracy"]) for seed in here if seed in without]
-    if attack in ("none", "absent") or not pairs:
+    if attack in ("none", base) or not pairs:
         return "–"
     return ", ".join("ended" if one is None else f"{one - other:+.1f}" for one, other in pairs)
 
@@ -283,10 +301,10 @@ def cell(outcomes: Sequence[Mapping[str, Any]]) -> str:
 
 def page(text: str, cells: Mapping[str, Mapping[str, Any]]) -> str:
     """The page with its tables as the data say."""
-    for layout in LAYOUTS:
-        made = "\n".join(table(cells, layout))
-        between = rf"(?s)(<!-- {layout} -->\n).*?(<!-- end -->)"
-        text = re.sub(between, lambda found, made=made: f"{found[1]}{made}\n{found[2]}", text)  # type: ignore[misc]
+    tables = {layout: table(cells, layout) for layout in LAYOUTS}
+    for name, made in {**tables, "1of4 rules": rules(cells, "1of4")}.items():
+        between, new = rf"(?s)(<!-- {name} -->\n).*?(<!-- end -->)", "\n".join(made)
+        text = re.sub(between, lambda found, new=new: f"{found[1]}{new}\n{found[2]}", text)  # type: ignore[misc]
     return text
 
 

@@ -100,6 +100,10 @@ FORGED: dict[str, tuple[Callable[[Frame], Frame], str]] = {
         "something other than an update",
     ),
     "nonsense": (lambda _: Frame({"answer": "shell"}), "answers with 'shell'"),
+    "far too large": (
+        lambda frame: Frame(frame.header, {**frame.tensors, "weights": bytes(8 * 2**20)}),
+        "site hostile: its answer cannot be used: it has 8.0 MiB of tensors, and was not read; at most",
+    ),
 }
 
 

@@ -112,7 +112,9 @@ def test_what_is_no_update_of_the_client_that_was_asked_is_missing(said: Any, re
     sites = roster({11: HONEST})
     sites.refresh(0)
     sites.connection.said[11] = said  # type: ignore[attr-defined]
-    engine = Flower(sites.connection, sites, plan=lambda *_: PLAN, site=lambda _: "north", seconds=1)
+    engine = Flower(
+        sites.connection, sites, plan=lambda *_: PLAN, site=lambda _: "north", seconds=1, expected=lambda _: 0
+    )
     assert list(engine.run([Job(0, 0, 0, "train", {"w": torch.ones(1)}, None)])) == [Missing(0, reason)]
 
 
@@ -144,7 +146,7 @@ def reply(content: RecordDict | Error) -> Message:
 )
 def test_what_cannot_be_read_becomes_a_short_reason(content: RecordDict | Error, reason: str) -> None:
     """It goes to the operator's log and terminal."""
-    answer = _answer(reply(content))
+    answer = _answer(reply(content), 0)
     assert isinstance(answer, Refusal)
     assert answer.reason.startswith(reason)
     assert "\n" not in answer.reason

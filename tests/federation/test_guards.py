@@ -15,13 +15,16 @@ from fedclass.federation.guards import (
     agreement,
     at_chance,
     constant,
+    labels_in_common,
     left_out,
     lopsided,
     lost,
+    mislabelled,
     out_of_scale,
     without_frequencies,
 )
 from fedclass.models.build import build_model
+from reference import aggregation as oracle
 
 values = st.floats(-3, 3).filter(lambda x: abs(x) > 1e-3)
 
@@ -115,6 +118,42 @@ def test_heads_of_clients_with_uneven_shares_agree_once_frequencies_are_out_and_
     assert cosine(without_frequencies(rows, bias), without_frequencies(others, their_bias)) > 0.3
     assert cosine(without_frequencies(-rows, -bias), without_frequencies(others, their_bias)) < -0.3
     assert torch.equal(without_frequencies(rows, torch.zeros(3).double()), rows)  # a bias that is not learned
+
+
+@given(st.integers(3, 6), st.integers(0, 1000))
+def test_labels_in_common_are_counted_in_units_of_all_permutations_of_labels(classes: int, seed: int) -> None:
+    rows, others = torch.randn(2, classes, 4, generator=torch.Generator().manual_seed(seed)).double()
+    want = oracle.labels_in_common(rows.tolist(), others.tolist())
+    assert math.isclose(labels_in_common(rows, others), want, rel_tol=1e-6, abs_tol=1e-9)
+
+
+def test_perfect_agreement_counts_one_less_than_classes_and_rows_that_do_not_move_nothing() -> None:
+    rows = torch.eye(7).double()
+    assert math.isclose(labels_in_common(rows, rows), 6.0)
+    assert labels_in_common(rows, torch.zeros(7, 7).double()) == 0
+
+
+def test_whoever_flips_labels_is_left_out_once_the_others_agree_and_nobody_who_holds_other_classes() -> None:
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(10, 30, generator=generator).double()
+
+    def heads(noise: float) -> list[Tensor]:
+        return [centres + noise * torch.randn(10, 30, generator=generator).double() for _ in range(4)]
+
+    def flipped(given: list[Tensor]) -> list[Tensor]:
+        return [*given[:3], given[3].flip(0)]
+
+    everything = [range(10)] * 4
+    assert mislabelled(flipped(heads(1.0)), everything, most=1) == [3]
+    assert mislabelled(flipped(heads(1.0)), everything, most=0) == []
+    assert mislabelled(heads(1.0), everything, most=1) == []
+    assert mislabelled(flipped(heads(20.0)), everything, most=1) == []  # nobody agrees yet
+    # who alone holds new classes, and two old ones: nothing is known of its labels
+    assert mislabelled(flipped(heads(1.0)), [range(6)] * 3 + [[4, 5, 6, 7, 8, 9]], most=1) == []
+    assert mislabelled(flipped(heads(1.0)), [()] * 4, most=1) == []
+    assert mislabelled(flipped(heads(1.0)), [range(20)] * 4, most=1) == [3]  # classes of a later task
+    ten = [*heads(1.0), *heads(1.0), *(head.flip(0) for head in heads(1.0)[:2])]
+    assert mislabelled(ten, [range(10)] * 10, most=3) == [8, 9]
 
 
 def test_a_model_that_looks_at_no_image_is_constant() -> None:

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedclass.federation.server import MOST_EXAMPLES, rejection, usable
+from fedclass.federation.server import MOST_EXAMPLES, answer_bytes, rejection, usable
 from fedclass.methods import SCAFFOLD, FedAvg, FedICARL, Method
 from fedclass.methods.declare import Sizes
 from fedclass.models.weights import MOST, Packed, weighted_mean
-from fedclass.wire import Job, Phase, Update
+from fedclass.wire import Job, Phase, Update, nbytes
 
 CLASSES, WIDTH = 3, 4
 PHASES: tuple[Phase, ...] = ("train", "end_task", "evaluate")
@@ -47,6 +47,18 @@ def honest(phase: Phase, client: int = 2) -> Update:
 
 def reason(phase: Phase, method: Method = METHOD, **changes: Any) -> str | None:
     return rejection(replace(honest(phase), **changes), job(phase), method, SIZES)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_the_size_of_an_honest_answer_is_known_before_it_comes(phase: Phase) -> None:
+    answer = honest(phase)
+    assert answer_bytes(job(phase), METHOD, image=(8, 8, 3)) == nbytes(answer.weights) + nbytes(answer.extras)
+
+
+def test_uploads_of_the_size_of_the_model_are_expected_with_it() -> None:
+    asked, numbers = job("train"), sum(tensor.numel() for tensor in weights().values())
+    assert answer_bytes(asked, SCAFFOLD(), image=(8, 8, 3)) == nbytes(asked.weights) + 4 * numbers
+    assert answer_bytes(replace(asked, phase="end_task", weights={}), FedAvg(), image=(8, 8, 3)) == 0
 
 
 def extras(phase: Phase, **changes: Tensor) -> Mapping[str, Tensor]:

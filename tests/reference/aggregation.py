@@ -1,6 +1,6 @@
 """Robust means, number by number and as literally as their papers say them. rows: an update each."""
 
-from itertools import product
+from itertools import permutations, product
 from math import sqrt
 
 Rows = list[list[float]]
@@ -63,3 +63,17 @@ def clipped(rows: Rows, most: float) -> Rows:
     norms = [distance(row, [0.0] * len(row)) for row in rows]
     limit = most * median([[norm] for norm in norms])[0]
     return [[x * min(1.0, limit / norm) if norm else x for x in row] for row, norm in zip(rows, norms, strict=True)]
+
+
+def labels_in_common(rows: Rows, others: Rows) -> float:
+    """By trying all permutations of the labels of one of the two."""
+
+    def cosine(a: list[float], b: list[float]) -> float:
+        zero = [0.0] * len(a)
+        return sum(x * y for x, y in zip(a, b, strict=True)) / distance(a, zero) / distance(b, zero)
+
+    k = len(rows)
+    sums = [sum(cosine(rows[c], others[d]) for c, d in enumerate(order)) for order in permutations(range(k))]
+    mean = sum(sums) / len(sums)
+    spread = sqrt(sum((one - mean) ** 2 for one in sums) / len(sums))
+    return (sums[0] - mean) / spread

@@ -35,6 +35,7 @@ from fedclass.experiment.recipe import load
 from fedclass.experiment.runner import run
 from fedclass.experiment.setup import prepare
 from fedclass.federation.faults import FaultSettings
+from fedclass.federation.server import answer_bytes
 from fedclass.runs.events import Event
 from fedclass.runs.layout import RunDirectory, Writing, write_atomically
 from fedclass.schema import read_table
@@ -208,6 +209,7 @@ def serve(grid: Grid, config: Mapping[str, Any], listen: Callable[[Event], None]
             plan=plan,
             site=site,
             seconds=settings.deadline_seconds,
+            expected=lambda job: answer_bytes(job, experiment.method, image=curriculum.image),
             least=settings.min_sites,
             pause=settings.ask_every_seconds,
             waits=announced.waits if announced else lambda _: None,

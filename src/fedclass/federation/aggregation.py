@@ -20,6 +20,7 @@ from fedclass.federation.guards import (
     agreement,
     left_out,
     lopsided,
+    mislabelled,
     out_of_scale,
     without_frequencies,
 )
@@ -208,7 +209,7 @@ class Aggregation:
         start = Packed.of(self.before)
         packed = [Packed.of(update.weights, start.layout) for update in together]
         if self.settings.screen and len(together) >= OWN_WORK:
-            away = _screened(packed, start, [update.examples for update in together], self.settings.hostile)
+            away = self._away(together, packed, start)
             self.screened = [together[at].client for at in away]
             staying = [at for at in range(len(together)) if at not in away]
             together, packed = [together[at] for at in staying], [packed[at] for at in staying]
@@ -218,6 +219,16 @@ class Aggregation:
             return weighted_mean(zip(packed, [update.examples for update in together], strict=True))
         holders = [frozenset(self.claims.holds(update.client)) for update in together]
         return _combined(packed, holders, _rule(self.settings))
+
+    def _away(self, updates: Sequence[Update], packed: Sequence[Packed], start: Packed) -> list[int]:
+        """Positions of updates to leave out: by size and direction, then, of the rest, by their labels."""
+        most = guarded_against(len(updates), self.settings.hostile)
+        heads = [_head_move(one, start) for one in packed]
+        away = _odd(packed, start, heads, [update.examples for update in updates], most=most)
+        rest = [at for at in range(len(updates)) if at not in away]
+        holds = [self.claims.holds(updates[at].client) for at in rest]
+        wrong = mislabelled([heads[at] for at in rest], holds, most=most - len(away))
+        return sorted([*away, *(rest[at] for at in wrong)])
 
     def _examples(self, update: Update) -> int:
         limits = (self.settings.max_examples, self.claims.most_examples(update.client))
@@ -243,19 +254,21 @@ class Aggregation:
         return whole
 
 
-def _screened(packed: Sequence[Packed], start: Packed, examples: Sequence[int], hostile: float) -> list[int]:
-    """Positions of updates to leave out, by the size and direction of their moves.
+def _odd(
+    packed: Sequence[Packed], start: Packed, heads: Sequence[Tensor], examples: Sequence[int], *, most: int
+) -> list[int]:
+    """Positions of updates whose moves are of an odd size, or go against the others'.
 
     Directions are those of the backbone and of the head, in equal parts; sizes are the backbone's alone, since the head
     of whoever alone holds a new class moves farther than the others'.
     """
     before = _backbone(start)
     backbones = torch.stack([_backbone(one) for one in packed]) - before
-    heads = torch.stack([_head_move(one, start) for one in packed])
-    agreements = agreement(torch.cat([normalize(backbones, dim=1), normalize(heads, dim=1)], dim=1))
+    rows = torch.stack([head.flatten() for head in heads])
+    agreements = agreement(torch.cat([normalize(backbones, dim=1), normalize(rows, dim=1)], dim=1))
     counts = torch.tensor(examples, dtype=torch.float64)
     sizes = out_of_scale(backbones.norm(dim=1), counts, model=float(before.norm()))
-    return left_out(agreements, sizes | lopsided(backbones), most=guarded_against(len(packed), hostile))
+    return left_out(agreements, sizes | lopsided(backbones), most=most)
 
 
 def _backbone(weights: Packed) -> Tensor:
@@ -267,7 +280,7 @@ def _backbone(weights: Packed) -> Tensor:
 
 def _head_move(weights: Packed, start: Packed) -> Tensor:
     rows, bias = (weights[name].double() - start[name].double() for name in (ROWS, BIAS))
-    return without_frequencies(rows, bias).flatten()
+    return without_frequencies(rows, bias)
 
 
 def _combined(packed: Sequence[Packed], holders: Sequence[frozenset[int]], rule: Callable[[Tensor], Tensor]) -> Packed:

@@ -1,7 +1,7 @@
 """Signs of hostile updates that need no images: which to leave out, and when a model is lost."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ IDLE, FAR = 0.1, 2.0  # times the median length
 ABSURD = 0.25  # of the model's own length
 LOPSIDED = 0.5  # mean sign: three quarters one way
 OWN_WORK = 3  # fewer updates have no majority to agree with
+FEWEST_CLASSES = 3  # in common: two can only be right or swapped
+BY_CHANCE, LESS = 1.0, 2.25  # standard errors: of an agreement on labels, and of how far it is below the others'
 
 
 # Which of a round's updates to leave out. moves: (n, P), a row per update, from the model that was sent.
@@ -46,6 +48,53 @@ def without_frequencies(rows: Tensor, bias: Tensor) -> Tensor:
     """
     squares = bias.square().sum()
     return rows if squares == 0 else rows - torch.outer(bias, bias @ rows / squares)
+
+
+def labels_in_common(rows: Tensor, others: Tensor) -> float:
+    """Whether two clients mean the same by each label: z = (T - E[T]) / sd[T], T the sum of cos(a_c, b_c) over classes.
+
+    E and sd are those of T if the labels of one client were permuted at random, so that noise has its part in both.
+    With s_cd = cos(a_c, b_d), less the means of its row and column and plus that of all: z = sum_c s_cc / sd, and
+    sd^2 = sum_cd s_cd^2 / (k - 1) (Hoeffding 1951). Of k classes on which two clients agree perfectly, z is k - 1.
+
+    rows, others: (k, features), how the rows of classes that both hold have moved.
+    """
+    s = normalize(rows, dim=1) @ normalize(others, dim=1).T
+    s = s - s.mean(dim=0) - s.mean(dim=1, keepdim=True) + s.mean()
+    spread = (s.square().sum() / (len(s) - 1)).sqrt()
+    return float(s.trace() / spread) if spread > 0 else 0.0
+
+
+def mislabelled(heads: Sequence[Tensor], holds: Sequence[Collection[int]], *, most: int) -> list[int]:
+    """Positions of clients whose labels have nothing to do with those on which the others agree; one after the other.
+
+    A pair with k classes in common says r = z / (k - 1), 1 at best, with a standard error of 1 / (k - 1). Pairs with
+    one client, and pairs without it, are pooled by their precision. A client is left out if its own mean is less than
+    one standard error above 0, as by chance, and more than 2.25 below that of the others. Whoever has fewer than three
+    classes in common with each of the others says nothing.
+
+    heads: (classes, features) each, moves without frequencies.  holds: the classes of each client.
+    """
+    n = len(heads)
+    told, precision = torch.zeros(n, n).double(), torch.zeros(n, n).double()
+    for i in range(n):
+        for j in range(i):
+            both = sorted(label for label in set(holds[i]) & set(holds[j]) if label < len(heads[i]))
+            if len(both) >= FEWEST_CLASSES:
+                told[i, j] = told[j, i] = labels_in_common(heads[i][both], heads[j][both]) * (len(both) - 1)
+                precision[i, j] = precision[j, i] = (len(both) - 1) ** 2
+    left = list(range(n))
+    found: list[int] = []
+    while len(found) < most:
+        t, p = told[left][:, left], precision[left][:, left]
+        own, own_precision = t.sum(dim=1), p.sum(dim=1)
+        others, others_precision = t.sum() / 2 - own, p.sum() / 2 - own_precision
+        less = (others / others_precision - own / own_precision) / (1 / own_precision + 1 / others_precision).sqrt()
+        suspect = (own < BY_CHANCE * own_precision.sqrt()) & (less > LESS)  # no pairs: NaN, which is not more
+        if not suspect.any():
+            break
+        found.append(left.pop(int(less.masked_fill(~suspect, -math.inf).argmax())))
+    return sorted(found)
 
 
 def out_of_scale(lengths: Tensor, examples: Tensor, *, model: float) -> Tensor:

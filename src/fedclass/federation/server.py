@@ -11,10 +11,11 @@ from fedclass.federation.hooks import failures_named
 from fedclass.federation.quotas import counts_flaw
 from fedclass.methods.base import Method
 from fedclass.methods.declare import Sizes, misfit
+from fedclass.models.head import ROWS
 from fedclass.models.incremental import IncrementalModel
 from fedclass.models.weights import flaw
 from fedclass.rng import array_generator
-from fedclass.wire import Job, Update, Weights
+from fedclass.wire import Job, Update, Weights, nbytes
 
 
 def sample(clients: Sequence[int], *, participation: float, seed: int, task: int, round: int) -> list[int]:
@@ -96,6 +97,17 @@ def _counts_flaw(update: Update, *, classes: int) -> str | None:
     if bool((counts < 0).any()) or bool((counts > update.examples).any()) or int(counts.sum()) != update.examples:
         return f"confusion counts do not add up to {update.examples} examples"
     return None
+
+
+def answer_bytes(job: Job, method: Method, *, image: tuple[int, int, int]) -> int:
+    """About how many bytes of tensors an honest answer has, before it is read. image: (H, W, C)."""
+    classes, features = job.weights[ROWS].shape if ROWS in job.weights else (0, 0)
+    numbers = sum(tensor.numel() for tensor in job.weights.values())
+    sizes = Sizes(classes, features, numbers, *image[:2])
+    declared = method.declare().uploads.get(job.phase, {})
+    confusion = classes**2 * torch.int64.itemsize if job.phase == "evaluate" else 0
+    weights = nbytes(job.weights) if job.phase == "train" else 0
+    return weights + confusion + sum(spec.nbytes(sizes) for spec in declared.values())
 
 
 def usable(

@@ -18,8 +18,9 @@ class Flower:
     """Sends each job to its client's site; whoever has not answered after `seconds` is left out of the round.
 
     plan: what a site must know for a job, given the SHA-256 of the teacher and of the broadcast.  site: the name of a
-    client's site.  least: so many sites have to be connected in a round, or it waits for those that are away and asks
-    them again every `pause` seconds; waits: is told which.
+    client's site.  expected: about how many bytes of tensors an honest answer has; far larger ones are not read.
+    least: so many sites have to be connected in a round, or it waits for those that are away and asks them again every
+    `pause` seconds; waits: is told which.
     """
 
     name = "flower"
@@ -32,12 +33,13 @@ class Flower:
         plan: Callable[[Job, str | None, str | None], Plan],
         site: Callable[[int], str],
         seconds: float,
+        expected: Callable[[Job], int],
         least: int = 1,
         pause: float = 30.0,
         waits: Callable[[Sequence[str]], None] = lambda _: None,
     ) -> None:
         self.connection, self.roster, self.plan, self.site, self.seconds = connection, roster, plan, site, seconds
-        self.least, self.pause, self.waits = least, pause, waits
+        self.expected, self.least, self.pause, self.waits = expected, least, pause, waits
         self._hashes: dict[str, tuple[Tensors, str]] = {}  # of the last teacher and broadcast
         self._broadcast: dict[int, str] = {}  # the last one that each node was sent
 
@@ -121,7 +123,7 @@ class Flower:
         if new and broadcast is not None:
             self._broadcast[node] = broadcast
         frame = codec.job(self.plan(job, teacher, broadcast), job, teacher=again, broadcast=again or new)
-        return Question(node, "evaluate" if job.phase == "evaluate" else "train", frame)
+        return Question(node, "evaluate" if job.phase == "evaluate" else "train", frame, self.expected(job))
 
     def _hash(self, what: str, tensors: Tensors | None) -> str | None:
         if not tensors:

@@ -22,6 +22,7 @@ Key = TypeVar("Key", bound=Hashable)
 SPARE = 10.0  # seconds that a message outlives its deadline, so that this server, and not Flower, says that it is over
 CHECK = 1.0  # seconds between two checks that no other server has taken over
 AT_ONCE = 4  # messages that are looked for in each `poll`; of more, each less often
+MOST_TIMES, SMALL = 2, 2**20  # an answer has at most so many times the bytes that are expected, and so many more
 MOST_REASON = 500  # characters of what a node says went wrong
 GONE = "is away: its connection was lost"
 MEANING = {
@@ -34,9 +35,12 @@ MEANING = {
 
 @dataclass(frozen=True)
 class Question:
+    """expected: about how many bytes of tensors an honest answer has."""
+
     node: int
     kind: Literal["train", "evaluate", "query"]
     frame: Frame
+    expected: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,8 @@ class Connection:
                     continue
                 if isinstance(reply, Exception):
                     raise reply
-                yield sent.pop(number), _answer(reply)
+                key = sent.pop(number)
+                yield key, _answer(reply, questions[key].expected)
         for key in sent.values():
             yield key, Refusal(f"no answer within {seconds:.0f} s", lacks=False)
 
@@ -111,14 +116,18 @@ class Connection:
             over.set()
 
 
-def _answer(reply: Message) -> Announcement | Update | Refusal:
+def _answer(reply: Message, expected: int) -> Announcement | Update | Refusal:
     if reply.has_error():
         if reply.error.code in MEANING:
             return Refusal(MEANING[reply.error.code], lacks=False)
         reason = " ".join((reply.error.reason or "no reason given").split())[:MOST_REASON]
         return Refusal(f"Flower error {reply.error.code}: {reason}", lacks=False)
     try:
-        answer = codec.read_answer(Frame.from_record(reply.content))
+        frame = Frame.from_record(reply.content)
+        size, most = sum(map(len, frame.tensors.values())), MOST_TIMES * expected + SMALL
+        if size > most:
+            raise ClientError(f"it has {size / 2**20:.1f} MiB of tensors, and was not read; at most {most / 2**20:.1f}")
+        answer = codec.read_answer(frame)
     except ClientError as error:
         return Refusal(f"its answer cannot be used: {str(error)[:MOST_REASON]}", lacks=False)
     if isinstance(answer, Refusal):
