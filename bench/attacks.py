@@ -11,7 +11,7 @@ import argparse
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -36,11 +36,15 @@ from fedclass.wire import Job, Update, Weights
 
 DOCS = Path(__file__).parents[1] / "docs"
 DATA, PAGE = DOCS / "attacks.json", DOCS / "attacks.md"
-LAYOUTS = {"1of4": (4, 1, 6), "1of4-long": (4, 1, 20), "2of10": (10, 2, 6)}  # clients, hostile ones, rounds
+LAYOUTS = {  # clients, hostile ones, rounds, share of all images
+    "1of4": (4, 1, 6, 0.015),
+    "1of4-long": (4, 1, 20, 0.015),
+    "1of4-more": (4, 1, 12, 0.05),
+    "2of10": (10, 2, 6, 0.015),
+}
 RECIPE = [
     "stream.tasks=10",
     "memory.per_client=0",
-    "data.fraction=0.015",
     "data.test_fraction=0.05",
     "data.size=16",
     "train.local_epochs=2",
@@ -177,8 +181,8 @@ class Federation(Setup):
 
     liars: tuple[int, ...] = ()  # they announce all classes
 
-    def holds(self, client: int) -> Sequence[int]:
-        return range(len(self.stream.classes)) if client in self.liars else list(super().holds(client))
+    def holds(self, client: int, task: int, round: int) -> Collection[int]:
+        return range(len(self.stream.classes)) if client in self.liars else super().holds(client, task, round)
 
     def most_examples(self, client: int) -> int | None:
         return len(self.stream.shares[client])
@@ -202,9 +206,9 @@ class Attacked(InProcess):
 
 def attacked(layout: str, attack: str, defence: str, seed: int) -> dict[str, Any]:
     """accuracy: None if the run ended before its time.  fooled: of test images with the mark, percent called 0."""
-    clients, bad, rounds = LAYOUTS[layout]
+    clients, bad, rounds, images = LAYOUTS[layout]
     hostile = range(clients - bad, clients)
-    own = [f"partition.clients={clients}", f"train.rounds={rounds}"]
+    own = [f"partition.clients={clients}", f"train.rounds={rounds}", f"data.fraction={images}"]
     setup = prepare(load("demo", [*RECIPE, *own, *DEFENCES[defence]], method="fedavg", seed=seed))
     doctored = {"labels": with_flipped_labels, "backdoor": with_backdoor, "replacement": with_backdoor}
     there = doctored.get(attack, lambda setup, _: setup)(setup, hostile)

@@ -21,7 +21,7 @@ def test_the_tables_are_those_of_the_data() -> None:
 
 @pytest.mark.slow
 def test_an_attack_is_measured_with_and_without_defences(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(attacks.LAYOUTS, "1of4", (4, 1, 1))
-    monkeypatch.setattr(attacks, "RECIPE", [*attacks.RECIPE, "data.fraction=0.002", "train.local_epochs=1"])
+    monkeypatch.setitem(attacks.LAYOUTS, "1of4", (4, 1, 1, 0.002))
+    monkeypatch.setattr(attacks, "RECIPE", [*attacks.RECIPE, "train.local_epochs=1"])
     assert set(attacks.attacked("1of4", "replacement", "sites", 0)) == {"accuracy", "fooled"}
     assert attacks.attacked("1of4", "classes", "mean", 0)["accuracy"] >= 0

@@ -160,7 +160,7 @@ def test_what_sites_announce_says_who_holds_a_class_and_how_many_examples_may_co
         classes=["ant", "bee", "cat"],
         counts={"north": {"ant": 20, "cat": 10, "elk": 40}, "south": {"ant": 0}},  # south withholds its numbers
     )
-    assert [list(announced.holds(client)) for client in (0, 1)] == [[0, 2], [0]]
+    assert [list(announced.holds(client, 0, 0)) for client in (0, 1)] == [[0, 2], [0]]
     assert [announced.most_examples(client) for client in (0, 1)] == [20 + 10 + 2 * 5, None]
     assert announced.named(1) == "site south"
 

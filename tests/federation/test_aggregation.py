@@ -83,7 +83,7 @@ class Known:
     def __init__(self, held: Sequence[Collection[int]] = (), most: int | None = None) -> None:
         self.held, self.most = held, most
 
-    def holds(self, client: int) -> Collection[int]:
+    def holds(self, client: int, task: int, round: int) -> Collection[int]:  # noqa: ARG002
         return self.held[client] if self.held else ()
 
     def most_examples(self, client: int) -> int | None:
@@ -118,7 +118,7 @@ def test_the_plain_mean_is_what_it_was_and_takes_one_update_at_a_time() -> None:
             yield replace(update, weights=weights)
             weights.clear()  # whoever needs it later finds nothing
 
-    got = Aggregation(AggregationSettings(), before, Known())(one_by_one())
+    got = Aggregation(AggregationSettings(), before, Known(), at=(0, 0))(one_by_one())
     want = weighted_mean((update.weights, update.examples) for update in updates)
     assert taken == [0, 1, 2, 3]
     assert all(torch.equal(got[name], want[name]) for name in want)
@@ -130,7 +130,7 @@ def test_heads_are_combined_over_those_who_hold_a_class_and_the_rest_over_all(ru
     before, updates = updates_of(network(), 4)
     held = [{0}, {0}, {1}, {0}]
     settings = AggregationSettings(rule=rule, hostile=0.25)
-    got = Aggregation(settings, before, Known(held))(updates)
+    got = Aggregation(settings, before, Known(held), at=(0, 0))(updates)
 
     def want(parts: Callable[[Weights], Tensor], clients: Sequence[int]) -> Tensor:
         listed = [parts(updates[client].weights).double().flatten().tolist() for client in clients]
@@ -165,7 +165,7 @@ def test_long_updates_are_shortened_parameters_and_statistics_apart() -> None:
     for mine, start in zip(wild.sections, before.sections, strict=True):
         if mine.is_floating_point() and len(mine) < 100:  # BatchNorm's means and variances
             mine.copy_(start + 1000 * (mine - start))
-    made = Aggregation(AggregationSettings(clip_norm=1.5), before, Known())
+    made = Aggregation(AggregationSettings(clip_norm=1.5), before, Known(), at=(0, 0))
     got = made(updates)
     assert made.clipped == [2]
     name = "backbone.2.running_var"
@@ -195,7 +195,7 @@ def test_a_free_rider_is_screened_before_lengths_are_compared_and_the_rest_is_th
         return Update(client, 0, 0, moved, client + 1, {})
 
     updates = [update(0, 0.01), update(1, 0.012), update(2, 0.0), update(3, 0.011)]
-    made = Aggregation(AggregationSettings(screen=True, clip_norm=1.1), before, Known())
+    made = Aggregation(AggregationSettings(screen=True, clip_norm=1.1), before, Known(), at=(0, 0))
     got = made(updates)
     assert (made.screened, made.clipped) == ([2], [])
     want = weighted_mean((u.weights, u.examples) for u in updates if u.client != 2)
@@ -209,7 +209,7 @@ def test_a_free_rider_is_screened_before_lengths_are_compared_and_the_rest_is_th
     zero = {name: torch.zeros_like(tensor) for name, tensor in before.items()}
     fallen = {n: t - 0.01 * common[n].abs() if t.is_floating_point() else t for n, t in before.items()}
     for weights in (turned.weights, head, zero, fallen):
-        made = Aggregation(AggregationSettings(screen=True), before, Known())
+        made = Aggregation(AggregationSettings(screen=True), before, Known(), at=(0, 0))
         got = made([*updates[:2], updates[3], replace(turned, weights=weights)])
         assert made.screened == [2]
         assert all(torch.equal(got[name], want[name]) for name in want)
@@ -223,7 +223,7 @@ def test_examples_count_up_to_the_recipes_limit_and_to_what_a_client_has_announc
         (AggregationSettings(), Known(most=30), (30, 60)),
         (AggregationSettings(max_examples=50), Known(most=30), (30, 50)),
     ):
-        got = Aggregation(settings, before, claims)(updates)
+        got = Aggregation(settings, before, claims, at=(0, 0))(updates)
         want = weighted_mean((u.weights, n) for u, n in zip(updates, counted, strict=True))
         assert torch.equal(got["head.weight"], want["head.weight"])
 

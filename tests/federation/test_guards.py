@@ -127,10 +127,42 @@ def test_labels_in_common_are_counted_in_units_of_all_permutations_of_labels(cla
     assert math.isclose(labels_in_common(rows, others), want, rel_tol=1e-6, abs_tol=1e-9)
 
 
-def test_perfect_agreement_counts_one_less_than_classes_and_rows_that_do_not_move_nothing() -> None:
+def test_agreement_at_right_angles_counts_one_less_than_classes_and_rows_without_a_difference_nothing() -> None:
     rows = torch.eye(7).double()
     assert math.isclose(labels_in_common(rows, rows), 6.0)
     assert labels_in_common(rows, torch.zeros(7, 7).double()) == 0
+    for alike in (torch.ones(5, 8), torch.rand(8).expand(5, 8)):  # what is left is rounding
+        assert labels_in_common(alike.double(), alike.double()) == 0
+
+
+held = st.lists(st.sets(st.integers(0, 4), max_size=5), min_size=3, max_size=5)
+
+
+@given(held, st.integers(0, 1000), st.booleans())
+def test_labels_are_compared_with_the_sum_of_the_others_as_in_the_slow_oracle(
+    holds: list[set[int]], seed: int, flipped: bool
+) -> None:
+    drawn = torch.Generator().manual_seed(seed)
+    centres = torch.randn(5, 12, generator=drawn).double()
+    heads = [centres + 0.3 * torch.randn(5, 12, generator=drawn).double() for _ in holds]
+    if flipped:
+        heads[-1] = heads[-1].roll(1, dims=0)
+    told = oracle.mislabelled([head.tolist() for head in heads], [sorted(labels) for labels in holds])
+    below = [usual - z if z < 1 and usual - z > limit else -math.inf for z, usual, limit in told]
+    worst = max(range(len(holds)), key=lambda i: below[i])
+    want = [worst] if below[worst] > -math.inf else []
+    assert mislabelled(heads, holds, most=1) == want
+
+
+def test_of_many_honest_clients_noise_brings_one_to_be_left_out_in_one_round_of_twenty() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for clients, classes, rounds in ((4, 10, 200), (10, 3, 200), (50, 3, 40)):
+        wrong = 0
+        for _ in range(rounds):
+            centres = 0.3 * torch.randn(classes, 30, generator=generator).double()
+            heads = [centres + torch.randn(classes, 30, generator=generator).double() for _ in range(clients)]
+            wrong += bool(mislabelled(heads, [range(classes)] * clients, most=clients // 4))
+        assert wrong <= 0.1 * rounds, f"{clients} clients, {classes} classes: {wrong} of {rounds}"
 
 
 def test_whoever_flips_labels_is_left_out_once_the_others_agree_and_nobody_who_holds_other_classes() -> None:

@@ -1,7 +1,9 @@
 """Robust means, number by number and as literally as their papers say them. rows: an update each."""
 
+import statistics
+from collections.abc import Sequence
 from itertools import permutations, product
-from math import sqrt
+from math import nan, sqrt
 
 Rows = list[list[float]]
 
@@ -77,3 +79,29 @@ def labels_in_common(rows: Rows, others: Rows) -> float:
     mean = sum(sums) / len(sums)
     spread = sqrt(sum((one - mean) ** 2 for one in sums) / len(sums))
     return (sums[0] - mean) / spread
+
+
+def mislabelled(heads: Sequence[Rows], holds: Sequence[Sequence[int]]) -> list[tuple[float, float, float]]:
+    """For each client: z of its labels, what it would be if it were like the others, and its limit below that."""
+    n, told = len(heads), {}
+    for i in range(n):
+        both = [c for c in holds[i] if any(c in holds[j] for j in range(n) if j != i)]
+        if len(both) < 3:
+            continue
+        total = []
+        for c in both:
+            row = [0.0] * len(heads[i][c])
+            for j in range(n):
+                if j != i and c in holds[j]:
+                    length = distance(heads[j][c], [0.0] * len(row))
+                    row = [x + y / length for x, y in zip(row, heads[j][c], strict=True)]
+            total.append(row)
+        told[i] = labels_in_common([heads[i][c] for c in both], total), len(both) - 1
+    found = []
+    for i in range(n):
+        z, free = told.get(i, (nan, nan))
+        others = [other / most for j, (other, most) in told.items() if j != i]
+        found.append(
+            (z, free * (statistics.median(others) if others else nan), statistics.NormalDist().inv_cdf(1 - 0.05 / n))
+        )
+    return found

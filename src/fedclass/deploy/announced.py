@@ -236,7 +236,7 @@ class Announced:
     def named(self, client: int) -> str:
         return f"site {self.site(client)}"
 
-    def holds(self, client: int) -> Collection[int]:
+    def holds(self, client: int, task: int, round: int) -> Collection[int]:  # noqa: ARG002
         said = self.known.counts.get(self.site(client), {})
         return [number for number, name in enumerate(self.known.classes) if name in said]
 

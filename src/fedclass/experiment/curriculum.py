@@ -100,8 +100,10 @@ class Curriculum(Protocol):
     def named(self, client: int) -> str:
         """For messages."""
 
-    def holds(self, client: int) -> Collection[int]:
-        """The classes that the client has images of, by number: as the stream says, or as the site has announced."""
+    def holds(self, client: int, task: int, round: int) -> Collection[int]:
+        """The classes that the client has images of as this round begins, by number: as the stream says, or as the site
+        has announced.
+        """
 
     def most_examples(self, client: int) -> int | None:
         """An upper limit from what the client has announced; None if clients do not announce."""

@@ -288,7 +288,8 @@ class Run:
         began, updates, settings = time.perf_counter(), iter(answers), self.experiment.server
         first = next(updates, None)  # no update: nothing to average
         if first is not None:
-            mean = Aggregation(self.experiment.aggregation, state.weights, self.curriculum)
+            at = (state.task, state.round)
+            mean = Aggregation(self.experiment.aggregation, state.weights, self.curriculum, at=at)
             server = replace(self.hooks.context(state.task, state.round, state.weights, state.method), mean=mean)
             weights, own = self.hooks.call("aggregate", server, chain([first], updates))
             answers.clipped, answers.screened = mean.clipped, mean.screened

@@ -47,7 +47,7 @@ class ServerHooks:
             generator=generator(self.experiment.seed_of("training"), "server", "task", task, "round", round),
             device=self.model.device,
             build=build,
-            mean=Aggregation(self.experiment.aggregation, weights, self.curriculum),
+            mean=Aggregation(self.experiment.aggregation, weights, self.curriculum, at=(task, round)),
             normalisation=self.model.normalisation or self.curriculum.normalisation,
         )
 

@@ -135,9 +135,9 @@ class Setup:
     def named(self, client: int) -> str:
         return f"client {client}"
 
-    def holds(self, client: int) -> Collection[int]:
+    def holds(self, client: int, task: int, round: int) -> Collection[int]:
         found: list[int] = np.flatnonzero(self.stream.counts()[client]).tolist()
-        return found
+        return set(found) - set(self.stream.awaited(client, task, round))
 
     def most_examples(self, client: int) -> int | None:  # noqa: ARG002
         return None

@@ -181,8 +181,8 @@ def clip_factors(norms: Sequence[float], *, most: float) -> list[float]:
 class Claims(Protocol):
     """What the server knows about a client's images besides its update."""
 
-    def holds(self, client: int) -> Collection[int]:
-        """The classes of which it has images, by number."""
+    def holds(self, client: int, task: int, round: int) -> Collection[int]:
+        """The classes of which it has images as this round begins, by number."""
 
     def most_examples(self, client: int) -> int | None:
         """The most images it can have by its own announcement; None if it has made none."""
@@ -191,11 +191,12 @@ class Claims(Protocol):
 class Aggregation:
     """The mean of a round.
 
-    before: the model that it began with.  clipped: clients whose update was shortened; screened: whose was left out.
+    before: the model that it began with.  at: task and round.  clipped: clients whose update was shortened; screened:
+    whose was left out.
     """
 
-    def __init__(self, settings: AggregationSettings, before: Weights, claims: Claims) -> None:
-        self.settings, self.before, self.claims = settings, before, claims
+    def __init__(self, settings: AggregationSettings, before: Weights, claims: Claims, *, at: tuple[int, int]) -> None:
+        self.settings, self.before, self.claims, self.at = settings, before, claims, at
         self.clipped: list[int] = []
         self.screened: list[int] = []
 
@@ -217,7 +218,7 @@ class Aggregation:
             packed = self._shortened([update.client for update in together], packed, start)
         if self.settings.rule == "mean":
             return weighted_mean(zip(packed, [update.examples for update in together], strict=True))
-        holders = [frozenset(self.claims.holds(update.client)) for update in together]
+        holders = [frozenset(self.claims.holds(update.client, *self.at)) for update in together]
         return _combined(packed, holders, _rule(self.settings))
 
     def _away(self, updates: Sequence[Update], packed: Sequence[Packed], start: Packed) -> list[int]:
@@ -226,7 +227,7 @@ class Aggregation:
         heads = [_head_move(one, start) for one in packed]
         away = _odd(packed, start, heads, [update.examples for update in updates], most=most)
         rest = [at for at in range(len(updates)) if at not in away]
-        holds = [self.claims.holds(updates[at].client) for at in rest]
+        holds = [self.claims.holds(updates[at].client, *self.at) for at in rest]
         wrong = mislabelled([heads[at] for at in rest], holds, most=most - len(away))
         return sorted([*away, *(rest[at] for at in wrong)])
 

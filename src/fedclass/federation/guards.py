@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from statistics import NormalDist
 
 import numpy as np
 import torch
@@ -19,7 +20,9 @@ ABSURD = 0.25  # of the model's own length
 LOPSIDED = 0.5  # mean sign: three quarters one way
 OWN_WORK = 3  # fewer updates have no majority to agree with
 FEWEST_CLASSES = 3  # in common: two can only be right or swapped
-BY_CHANCE, LESS = 1.0, 2.25  # standard errors: of an agreement on labels, and of how far it is below the others'
+BY_CHANCE = 1.0  # deviations of an agreement on labels, of what permuted labels would have
+MISTAKES = 0.05  # rounds in which noise may make an honest client's labels look permuted
+ROUNDING = 1e-9  # of cosines
 
 
 # Which of a round's updates to leave out. moves: (n, P), a row per update, from the model that was sent.
@@ -51,50 +54,69 @@ def without_frequencies(rows: Tensor, bias: Tensor) -> Tensor:
 
 
 def labels_in_common(rows: Tensor, others: Tensor) -> float:
-    """Whether two clients mean the same by each label: z = (T - E[T]) / sd[T], T the sum of cos(a_c, b_c) over classes.
+    """Whether two heads mean the same by each label: z = (T - E[T]) / sd[T], T the sum of cos(a_c, b_c) over classes.
 
-    E and sd are those of T if the labels of one client were permuted at random, so that noise has its part in both.
+    E and sd are those of T if the labels of one of them were permuted at random, so that noise has its part in both.
     With s_cd = cos(a_c, b_d), less the means of its row and column and plus that of all: z = sum_c s_cc / sd, and
-    sd^2 = sum_cd s_cd^2 / (k - 1) (Hoeffding 1951). Of k classes on which two clients agree perfectly, z is k - 1.
+    sd^2 = sum_cd s_cd^2 / (k - 1) (Hoeffding 1951). Of k classes that move at right angles to each other, and alike in
+    both heads, z is k - 1. Rows that all move the same way say nothing about labels: z = 0.
 
     rows, others: (k, features), how the rows of classes that both hold have moved.
     """
     s = normalize(rows, dim=1) @ normalize(others, dim=1).T
     s = s - s.mean(dim=0) - s.mean(dim=1, keepdim=True) + s.mean()
     spread = (s.square().sum() / (len(s) - 1)).sqrt()
-    return float(s.trace() / spread) if spread > 0 else 0.0
+    return float(s.trace() / spread) if spread > ROUNDING else 0.0
 
 
 def mislabelled(heads: Sequence[Tensor], holds: Sequence[Collection[int]], *, most: int) -> list[int]:
-    """Positions of clients whose labels have nothing to do with those on which the others agree; one after the other.
+    """Positions of clients whose labels have nothing to do with those on which the others agree.
 
-    A pair with k classes in common says r = z / (k - 1), 1 at best, with a standard error of 1 / (k - 1). Pairs with
-    one client, and pairs without it, are pooled by their precision. A client is left out if its own mean is less than
-    one standard error above 0, as by chance, and more than 2.25 below that of the others. Whoever has fewer than three
-    classes in common with each of the others says nothing.
+    Each client's head is compared with the sum of the others' unit rows, over the k classes that it has in common with
+    any of them: z says whether its labels are better than permuted ones, r = z / (k - 1) how well it agrees. Were it
+    like the others, z would be m (k - 1) with a deviation of 1 at most, m the median of their r. A client is left out
+    if z is below 1, as by chance, and below m (k - 1) by so much that of n honest clients noise would bring any one
+    there in one round of twenty. Whoever has fewer than three classes in common with the others says nothing.
+
+    The worse half of those found is left out, and the rest are looked at again: hostile heads are part of the sum.
 
     heads: (classes, features) each, moves without frequencies.  holds: the classes of each client.
     """
-    n = len(heads)
-    told, precision = torch.zeros(n, n).double(), torch.zeros(n, n).double()
-    for i in range(n):
-        for j in range(i):
-            both = sorted(label for label in set(holds[i]) & set(holds[j]) if label < len(heads[i]))
-            if len(both) >= FEWEST_CLASSES:
-                told[i, j] = told[j, i] = labels_in_common(heads[i][both], heads[j][both]) * (len(both) - 1)
-                precision[i, j] = precision[j, i] = (len(both) - 1) ** 2
-    left = list(range(n))
-    found: list[int] = []
-    while len(found) < most:
-        t, p = told[left][:, left], precision[left][:, left]
-        own, own_precision = t.sum(dim=1), p.sum(dim=1)
-        others, others_precision = t.sum() / 2 - own, p.sum() / 2 - own_precision
-        less = (others / others_precision - own / own_precision) / (1 / own_precision + 1 / others_precision).sqrt()
-        suspect = (own < BY_CHANCE * own_precision.sqrt()) & (less > LESS)  # no pairs: NaN, which is not more
-        if not suspect.any():
+    left, found = list(range(len(heads))), list[int]()
+    units = [normalize(head, dim=1) for head in heads]
+    has = torch.zeros(len(heads), len(heads[0]) if heads else 0, dtype=torch.bool)
+    for i, labels in enumerate(holds):
+        has[i, [label for label in labels if label < has.shape[1]]] = True
+    while len(found) < most and len(left) >= OWN_WORK:
+        total = sum((units[i] * has[i, :, None] for i in left), torch.zeros_like(units[0]))
+        holders = has[left].sum(dim=0)
+        z, classes = torch.full((len(left),), math.nan).double(), torch.zeros(len(left)).double()
+        for at, i in enumerate(left):
+            both = has[i] & (holders > 1)
+            if (k := int(both.sum())) >= FEWEST_CLASSES:
+                z[at], classes[at] = labels_in_common(units[i][both], (total - units[i])[both]), k - 1
+        below = _medians_of_others(z / classes) * classes - z
+        limit = NormalDist().inv_cdf(1 - MISTAKES / len(left))
+        suspects = [at for at in range(len(left)) if z[at] < BY_CHANCE and below[at] > limit]  # NaN is neither
+        if not suspects:
             break
-        found.append(left.pop(int(less.masked_fill(~suspect, -math.inf).argmax())))
+        worst = sorted(suspects, key=lambda at: (-float(below[at]), at))[
+            : min((len(suspects) + 1) // 2, most - len(found))
+        ]
+        found += [left[at] for at in worst]
+        left = [i for at, i in enumerate(left) if at not in worst]
     return sorted(found)
+
+
+def _medians_of_others(values: Tensor) -> Tensor:
+    """For each, the median of the others that are numbers: of all but itself. (n,) -> (n,); NaN where there is none."""
+    known = values[~values.isnan()].sort().values
+    if len(known) < 2:
+        return torch.full_like(values, math.nan)
+    places = torch.searchsorted(known, values).clamp(max=len(known) - 1)
+    middle = (len(known) - 2) / 2  # of what is left, one fewer
+    lower, upper = math.floor(middle), math.ceil(middle)
+    return (known[lower + (places <= lower).long()] + known[upper + (places <= upper).long()]) / 2
 
 
 def out_of_scale(lengths: Tensor, examples: Tensor, *, model: float) -> Tensor:
