@@ -47,6 +47,23 @@ def test_rows_with_other_seeds_are_shown_and_not_compared(result):
     assert differences.notes[-1] == "Not compared, because their seeds are others: derpp (paper)."
     with pytest.raises(ConfigError, match="against fedeven: there is no such row"):
         benchmark_tables(runs, against="fedeven")
+    assert [table.title[:12] for table in benchmark_tables(runs, against="derpp")][1:] == [
+        "What it cost",
+        "Every run, t",
+    ]
+    (_, costs, _) = benchmark_tables(runs[2:3], against="fedeven")  # a protocol with one row of several
+    assert costs.title.startswith("What it costs")
+
+
+def test_a_protocol_with_validation_images_is_compared_on_these(result):
+    figures = {"validation_accuracy_matrix": [[90.0], [40.0, 80.0]], "validation_forgetting_fedclass": 1.0}
+    runs = [
+        result(method, overall=overall, validation_accuracy_last=held, **figures, **COST)
+        for method, overall, held in (("fedavg", 50.0, 40.0), ("derpp", 60.0, 30.0))
+    ]
+    first, differences, *_ = benchmark_tables(runs)
+    assert "on validation images" in first.title
+    assert differences.rows[0][:3] == ("derpp (paper)", "validation global", "-10.0")
 
 
 def test_a_run_that_comes_out_otherwise_is_told_figure_by_figure(result):

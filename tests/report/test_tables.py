@@ -7,6 +7,7 @@ import pytest
 
 from fedclass.data.schedule import StreamSettings, order_and_sizes
 from fedclass.errors import RunError
+from fedclass.report.formats import run_records
 from fedclass.report.tables import OWN_ORDERS, MeanDeviation, comparison, mean_deviation, results_tables, row_records
 
 
@@ -188,9 +189,22 @@ def test_seeds_that_differ_between_rows_are_named(result):
         comparison(runs)
     assert "fedavg (paper) lacks 1; fedwa (paper) lacks 2" in str(error.value)
     (table,) = comparison(runs, differences=False)
+    assert comparison(runs, must=False) == [table]
     assert [row[0] for row in table.rows] == ["fedavg (paper), seeds 0, 2", "fedwa (paper), seeds 0, 1"]
     (table,) = comparison([*runs, result("fedwa", 2)], differences=False)
     assert [row[0] for row in table.rows] == ["fedavg (paper), seeds 0, 2", "fedwa (paper)"]
+
+
+def test_rows_with_the_seeds_of_the_reference_are_compared_and_the_others_named(result):
+    runs = [result("fedavg", 0), result("fedavg", 1), result("fedwa", 0), result("ewc", 0), result("ewc", 1)]
+    table, differences = comparison(runs)
+    assert [row[0] for row in table.rows] == ["fedavg (paper)", "fedwa (paper), seed 0", "ewc (paper)"]
+    assert {row[0] for row in differences.rows} == {"ewc (paper)"}
+    assert differences.notes[-1] == "Not compared, because their seeds are others: fedwa (paper)."
+    compared = [record["label"] for record in row_records(runs) if "reference" in record]
+    assert compared == ["ewc (paper)"]
+    gaps = [record["method"] for record in run_records(runs) if "difference_accuracy_last" in record]
+    assert gaps == ["fedavg", "fedavg", "ewc", "ewc"]
 
 
 def validated(result, method, seed, validation, test, **other):

@@ -1,7 +1,6 @@
 """Results of a protocol as tables: figures, differences, costs, and hashes to check them by."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import mean
 
 from fedclass.report.formats import markdown
@@ -10,9 +9,7 @@ from fedclass.report.tables import (
     MeanDeviation,
     Table,
     comparison,
-    differences_table,
     mean_deviation,
-    reference_row,
 )
 from fedclass.report.units import show_bytes, show_seconds
 from fedclass.runs.kept import NAME, Kept
@@ -25,7 +22,7 @@ HASH = 16  # characters of weights_sha256 in a table
 
 def benchmark_tables(results: Sequence[Result], *, against: str | None = None) -> list[Table]:
     """Accuracy and forgetting, paired differences, costs, and a line per run with the hash of its weights."""
-    compared = [*comparison(results, differences=False), *_differences(results, against)]
+    compared = comparison(results, against=against, must=False)
     return [*compared, *_clients(results), _costs(results), _checks(results)]
 
 
@@ -35,21 +32,6 @@ def benchmark_markdown(protocols: Sequence[tuple[str, Sequence[str], Sequence[Ta
     for title, about, tables in protocols:
         blocks += [f"## {title}\n", *(f"{line}\n" for line in about), *map(markdown, tables)]
     return "\n".join(blocks)
-
-
-def _differences(results: Sequence[Result], against: str | None) -> list[Table]:
-    """Of all rows that have the seeds of the reference; the table names the others."""
-    found = rows(results)
-    reference = reference_row(found, against)
-    alike = [row for row in found if row.seeds == reference.seeds]
-    if len(found) == 1:
-        return []
-    table = differences_table(alike, reference)
-    if others := [str(row.label) for row in found if row not in alike]:
-        table = replace(
-            table, notes=(*table.notes, f"Not compared, because their seeds are others: {', '.join(others)}.")
-        )
-    return [table]
 
 
 def _clients(results: Sequence[Result]) -> list[Table]:

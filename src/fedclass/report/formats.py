@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedclass.report.known_methods import KNOWN
-from fedclass.report.rows import Row, Setting, check_seeds, rows
+from fedclass.report.rows import Row, Setting, rows, with_seeds_of
 from fedclass.report.tables import TEST, VALIDATION, Table, chosen, images_of, reference_row, streams
 from fedclass.runs.summary import Result
 
@@ -149,8 +149,7 @@ def run_records(
     for members in streams(results):
         found = rows(members)
         reference = reference_row(found, against) if differences and len(found) > 1 else None
-        if reference is not None:
-            check_seeds(found)
+        alike = with_seeds_of(reference, found) if reference else []
         images = images_of(members)
         best = chosen(found) if images == VALIDATION and differences else None
         for row in found:
@@ -161,7 +160,7 @@ def run_records(
                     _identity(row, run)
                     | {key: values[run.path].get(key) for key in swept}
                     | shown
-                    | (_gaps(figures, reference, number, tasks, images) if reference else {})
+                    | (_gaps(figures, reference, number, tasks, images) if reference and row in alike else {})
                     | {"run": str(run.path)}
                 )
     return records

@@ -225,13 +225,12 @@ def _other_seeds(groups: Sequence[Group]) -> list[str]:
 
 
 def _results(finished: Sequence[Group]) -> list[Table]:
-    """Rows, and their paired differences if all have the same seeds; headline columns first, for narrow screens."""
+    """Rows, and paired differences of those with the reference's seeds; headline columns first, for narrow screens."""
     results = [result for g in finished for result in g.results()]
     if not results:
         return []
     found = rows(results)
-    same_seeds = len({row.seeds for row in found}) == 1
-    tables = comparison(results, against=_reference(found), differences=same_seeds)
+    tables = comparison(results, against=_reference(found), must=False)
     return [headlines_first(table) for table in tables]
 
 

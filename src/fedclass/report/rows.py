@@ -147,8 +147,15 @@ def check_images(runs: Iterable[tuple[Setting, Path, str, str]]) -> None:
             )
 
 
-def check_seeds(found: Sequence[Row]) -> None:
-    """Differences are taken seed by seed, so that all rows need the same seeds."""
+def with_seeds_of(reference: Row, found: Sequence[Row]) -> list[Row]:
+    """The rows that can be compared with the reference, seed by seed, and itself; RunError if no other row can."""
+    alike = [row for row in found if row.seeds == reference.seeds]
+    if len(alike) < 2:
+        _check_seeds(found)
+    return alike
+
+
+def _check_seeds(found: Sequence[Row]) -> None:
     every = sorted({seed for row in found for seed in row.seeds})
     lacking = [
         f"{row.label} lacks {', '.join(map(str, missing))}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedclass.errors import RunError
 from fedclass.metrics import known, mean_of_known
-from fedclass.report.rows import Row, Setting, check_seeds, data_title, find, rows
+from fedclass.report.rows import Row, Setting, data_title, find, rows, with_seeds_of
 from fedclass.report.statistics import paired
 from fedclass.runs.config_file import read_config
 from fedclass.runs.progress import left_out
@@ -54,10 +54,13 @@ def mean_deviation(results: Sequence[Result], key: str) -> str:
     return str(MeanDeviation(tuple(value for value in found if value is not None)))
 
 
-def comparison(results: Sequence[Result], *, against: str | None = None, differences: bool = True) -> list[Table]:
+def comparison(
+    results: Sequence[Result], *, against: str | None = None, differences: bool = True, must: bool = True
+) -> list[Table]:
     """For each stream (data and tasks) among the runs: a table of results and, if it has several rows, of differences.
 
-    against: the row to compare with; by default the first.  differences: without them, no row is chosen. Runs that hold
+    against: the row to compare with; by default the first.  differences: without them, no row is chosen.  must:
+    RunError where no row has the seeds of the row to compare with; else, there are no differences then. Runs that hold
     out validation images are compared on these.
     """
     tables = []
@@ -66,7 +69,9 @@ def comparison(results: Sequence[Result], *, against: str | None = None, differe
         tables.append(first)
         found = rows(members)
         if differences and len(found) > 1:
-            tables.append(differences_table(found, reference_row(found, against), images=images_of(members)))
+            reference = reference_row(found, against)
+            if must or any(row.seeds == reference.seeds for row in found if row is not reference):
+                tables.append(differences_table(found, reference, images=images_of(members)))
         tables += on_test
     return tables
 
@@ -189,10 +194,10 @@ def _together(accuracies: Sequence[float | None]) -> list[float | None]:
 
 
 def differences_table(found: Sequence[Row], reference: Row, *, images: str = "") -> Table:
-    """Every other row minus the reference, seed by seed."""
-    check_seeds(found)
+    """Every other row that has the reference's seeds minus the reference, seed by seed; the rest are named."""
+    alike = with_seeds_of(reference, found)
     cells = []
-    for row in found:
+    for row in alike:
         for name, key in HEADLINES.items():
             both = zip(row.runs, reference.runs, strict=True)
             pairs = [(a.summary[images + key], b.summary[images + key]) for a, b in both]
@@ -205,8 +210,13 @@ def differences_table(found: Sequence[Row], reference: Row, *, images: str = "")
         title=f"Differences from {reference.label}, paired over {listed(reference.seeds)}",
         columns=("method (variant)", "figure", "difference", "95 % interval", "verdict"),
         rows=tuple(cells),
-        notes=ONE_SEED if len(reference.seeds) == 1 else SEVERAL_SEEDS,
+        notes=(*(ONE_SEED if len(reference.seeds) == 1 else SEVERAL_SEEDS), *_not_compared(found, alike)),
     )
+
+
+def _not_compared(found: Sequence[Row], alike: Sequence[Row]) -> list[str]:
+    others = [str(row.label) for row in found if row not in alike]
+    return [f"Not compared, because their seeds are others: {', '.join(others)}."] if others else []
 
 
 def row_records(results: Sequence[Result], *, against: str | None = None) -> list[dict[str, Any]]:
@@ -220,13 +230,13 @@ def row_records(results: Sequence[Result], *, against: str | None = None) -> lis
     for members in streams(results):
         found, images = rows(members), images_of(members)
         reference = reference_row(found, against) if len(found) > 1 else None
-        if reference is not None:
-            check_seeds(found)
+        alike = with_seeds_of(reference, found) if reference else []
         best = chosen(found) if images == VALIDATION else None
         for row in found:
             shown = {images, TEST} if row is best else {images}
             record = _about(row) | {key: value for each in sorted(shown) for key, value in _means(row, each).items()}
-            records.append(record | ({} if reference in (None, row) else _differences(row, reference, images)))
+            compared = reference is not row and row in alike
+            records.append(record | (_differences(row, reference, images) if compared else {}))
     return records
 
 
