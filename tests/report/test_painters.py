@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import matplotlib
 import numpy as np
 import pytest
 
@@ -33,13 +34,13 @@ def alone():
 @pytest.fixture
 def started(monkeypatch):
     """The further processes, one for every two figures; as if there were eight cores."""
-    processes, start = [], painters._start
+    processes, start = [], painters.Painter.start
 
     def kept():
-        processes.append(start())
-        return processes[-1]
+        processes.append((painter := start()).process)
+        return painter
 
-    monkeypatch.setattr(painters, "_start", kept)
+    monkeypatch.setattr(painters.Painter, "start", kept)
     monkeypatch.setattr(painters, "cores", lambda: 8)
     monkeypatch.setattr(painters, "WORTH", 2)
     return processes
@@ -54,15 +55,15 @@ def test_other_processes_give_the_same_bytes_and_end(alone, started, monkeypatch
 
 
 def test_what_a_lost_process_does_not_draw_is_drawn_here(alone, started, monkeypatch):
-    start = painters._start
+    start = painters.Painter.start
 
     def killed():
-        process = start()
-        process.kill()
-        process.wait()
-        return process
+        painter = start()
+        painter.process.kill()
+        painter.process.wait()
+        return painter
 
-    monkeypatch.setattr(painters, "_start", killed)
+    monkeypatch.setattr(painters.Painter, "start", killed)
     assert painters.draw_all(wanted()) == alone
     assert len(started) == 2
 
@@ -86,15 +87,29 @@ def test_processes_are_started_for_many_files_and_free_cores(monkeypatch, cores,
 
     monkeypatch.setattr(painters, "cores", lambda: cores)
     monkeypatch.setattr(painters, "WORTH", worth)
-    monkeypatch.setattr(painters, "_start", refused)
+    monkeypatch.setattr(painters.Painter, "start", refused)
     monkeypatch.setattr(painters, "draw", lambda one: one.name)
     assert painters.draw_all(wanted(formats)) == ["chart-0", "chart-1", "chart-2", "chart-3"]
     assert len(started) == further
 
 
-def test_fifteen_runs_are_worth_a_further_process_and_one_run_is_not():
-    """A figure of each kind, and accuracy and confusion matrices of each of at least three methods."""
-    assert 13 < painters.WORTH <= 9 + 2 * 3
+@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize("said", ["Xformers not found", "Installing hooks", ""])
+def test_what_an_environment_prints_as_python_starts_is_not_taken_for_a_figure(alone, monkeypatch, tmp_path, said):
+    """X announces a long text to pickle: reading the standard output would wait for it forever."""
+    (tmp_path / "sitecustomize.py").write_text(f"print({said!r})\n" + ("" if said else "raise SystemExit('no')\n"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert painters.draw_all(wanted()) == alone
+
+
+@pytest.mark.usefixtures("started")
+def test_the_users_settings_of_matplotlib_hold_in_all_processes(monkeypatch):
+    monkeypatch.setitem(matplotlib.rcParams, "font.sans-serif", ["DejaVu Serif"])
+    here = [draw(one) for one in wanted()]
+    monkeypatch.setattr(painters, "draw", lambda _: None)  # all are drawn elsewhere, or again, below
+    elsewhere = [each for each in painters.draw_all(wanted()) if each is not None]
+    assert elsewhere
+    assert all(each in here for each in elsewhere)
 
 
 def test_a_script_is_not_imported_by_these_processes(tmp_path):
