@@ -23,6 +23,7 @@ from fedclass.cli.keys import Key, keys_of, recipe_keys
 from fedclass.experiment.recipe import SECTIONS, recipes
 from fedclass.methods import METHODS, Declaration
 from fedclass.report.page import report
+from fedclass.runs.config_file import DEFAULT_METHOD
 
 ROOT = Path(__file__).parents[1]
 
@@ -63,7 +64,7 @@ def escaped(text: str) -> str:
 
     def line(words: str) -> str:
         parts = words.split("`")
-        parts[::2] = [re.sub(r"([*_\[\]<>|])", r"\\\1", part) for part in parts[::2]]
+        parts[::2] = [re.sub(r"([*_\[\]>|])", r"\\\1", part).replace("<", "&lt;") for part in parts[::2]]
         return "`".join(parts)
 
     return "\n".join(words if words.startswith("    ") else line(words) for words in text.splitlines())
@@ -98,7 +99,7 @@ def configuration() -> str:
         about = inspect.getdoc(SECTIONS[name]) if name in SECTIONS else ""
         more = (about or "").partition(". ")[2]
         if name == "method":
-            more = "The parameters of the method `fedclass`. [Others](methods.md) have their own."
+            more = f"The parameters of the method `{DEFAULT_METHOD}`. [Others](methods.md) have their own."
         parts += [f"## `[{name}]`" if name else "## Outside any table", more, table_of(keys)]
     return page(parts)
 
@@ -168,7 +169,9 @@ def _documented(thing: Any, name: str | None = None) -> str:
 
 
 def table_of(keys: Iterable[Key]) -> str:
-    rows = [(f"`{k.name}`", f"`{k.default}`" if k.default else "", _cell(k.allowed), _cell(k.meaning)) for k in keys]
+    rows = [
+        (f"`{k.name}`", f"`{k.default}`" if k.default else "not set", _cell(k.allowed), _cell(k.meaning)) for k in keys
+    ]
     return table(("key", "default", "allowed", "meaning"), rows)
 
 

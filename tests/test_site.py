@@ -14,6 +14,7 @@ from fedclass import __all__ as public
 from fedclass.cli import app
 from fedclass.cli.keys import recipe_keys
 from fedclass.methods import METHODS
+from fedclass.runs.config_file import DEFAULT_METHOD
 
 ROOT = Path(__file__).parents[1]
 NEEDED = ("mkdocs", "material", "mkdocstrings")
@@ -35,6 +36,8 @@ def test_the_site_builds_without_a_warning_and_says_what_the_code_does(tmp_path:
     for table, keys in recipe_keys().items():
         for key in keys:
             assert f"<code>{key.name}</code>" in text("configuration"), f"{table}.{key.name}"
+    assert f"The parameters of the method <code>{DEFAULT_METHOD}</code>" in text("configuration")
+    assert "<td></td>\n<td>" not in text("configuration"), "a key without a default says so"
     for id in METHODS:
         assert f'<h2 id="{id}">' in text("methods")
     command = typer.main.get_command(app)
@@ -43,6 +46,7 @@ def test_the_site_builds_without_a_warning_and_says_what_the_code_does(tmp_path:
     headings = set(re.findall(r'<h[1-6] id="fedclass\.[\w.]*?(\w+)"', text("api")))
     assert set(public) - {"METHODS", "run"} <= headings
     assert "run_one" in headings
+    assert "\\&lt;" not in text("api")
 
     for page in (tmp_path / "site").rglob("*.html"):
         fetched = re.findall(r'(?:src|<link[^>]*href)="(https?:[^"]+)"', page.read_text(encoding="utf-8"))

@@ -12,6 +12,10 @@ A message says where, what, and what to do next. The command line prints it with
 `exit_code`.
 """
 
+EXTRA = (
+    "in a clone of fedclass: pip install -c constraints.txt '.[{}]'"  # how to have an extra; there is no release yet
+)
+
 
 class FedclassError(Exception):
     exit_code = 1

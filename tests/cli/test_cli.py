@@ -423,7 +423,7 @@ def test_the_cache_is_pruned(tiny_settings: list[str], tmp_path: Path) -> None:
 
 
 def test_help_keeps_what_stands_in_brackets(tmp_path: Path) -> None:
-    assert "fedclass[onnx]" in fedclass("export", "--help", cwd=tmp_path).stdout
+    assert "'.[onnx]'" in fedclass("export", "--help", cwd=tmp_path).stdout
 
 
 @pytest.mark.slow

@@ -233,7 +233,9 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> N
     words = [sys.executable, "-c", code, "deploy", "keys", "--host", "a"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr == "error: this needs Flower: pip install 'fedclass[flower]'\n"
+    assert (
+        done.stderr == "error: this needs Flower; in a clone of fedclass: pip install -c constraints.txt '.[flower]'\n"
+    )
     assert list(tmp_path.iterdir()) == []
 
 

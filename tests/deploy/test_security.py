@@ -27,7 +27,7 @@ from waiting import PATIENCE, wait_until
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs fedclass[flower]"),
+    pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs the extra flower"),
 ]
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")

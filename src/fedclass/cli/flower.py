@@ -12,6 +12,6 @@ def needs_flower() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name not in ("flwr", "cryptography"):
             raise
-        from fedclass.errors import ConfigError
+        from fedclass.errors import EXTRA, ConfigError
 
-        raise ConfigError("this needs Flower: pip install 'fedclass[flower]'") from None
+        raise ConfigError(f"this needs Flower; {EXTRA.format('flower')}") from None

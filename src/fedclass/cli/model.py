@@ -194,7 +194,7 @@ def export(
     r"""Write the model of a run to an ONNX file, after comparing it with the original in onnxruntime.
 
     The graph takes images as uint8 (N, height, width, channels) and returns scores (N, classes). It normalises the
-    images itself. Class names and the like are in its metadata. Needs: pip install 'fedclass\[onnx]'
+    images itself. Class names and the like are in its metadata. Needs the extra onnx: pip install '.\[onnx]'
 
     Example:  fedclass export runs/mine --to model.onnx
               fedclass export runs/mine --card --to my-model

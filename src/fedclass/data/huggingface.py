@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedclass.errors import ConfigError, DataError
+from fedclass.errors import EXTRA, ConfigError, DataError
 
 PREFIX = "hf:"
 LOADER = f"{__name__}:load"
@@ -37,7 +37,7 @@ def load(
     try:
         import datasets
     except ImportError as error:
-        raise ConfigError("hf: needs `datasets`, not installed: pip install 'fedclass[huggingface]'") from error
+        raise ConfigError(f"hf: needs `datasets`, which is not installed; {EXTRA.format('huggingface')}") from error
     if bool(name) == (path is not None):
         raise ConfigError("hf: give a name, hf:NAME, or data.path, a folder that save_to_disk has written")
     where = name or path

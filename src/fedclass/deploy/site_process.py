@@ -26,7 +26,7 @@ from fedclass.deploy.settings import SiteSettings
 from fedclass.deploy.site import Site
 from fedclass.deploy.site_store import federations
 from fedclass.engines.flower.frames import Frame
-from fedclass.errors import ConfigError
+from fedclass.errors import EXTRA, ConfigError
 from fedclass.runs.layout import write_atomically
 from fedclass.schema import TableError, read_table, read_toml, table_faults
 
@@ -192,7 +192,7 @@ def _command(settings: NodeSettings, secret: Path, *, insecure: bool) -> list[st
     name, *words = supernode(settings.superlink, secret=secret, ca=ca, private=private, trusted=trusted)
     program = Path(sys.executable).with_name(name)
     if not program.exists():
-        raise ConfigError(f"{program}: not there; pip install 'fedclass[flower]'")
+        raise ConfigError(f"{program}: not there; {EXTRA.format('flower')}")
     return [str(program), *words]
 
 

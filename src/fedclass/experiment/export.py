@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedclass.errors import ConfigError, FedclassError
+from fedclass.errors import EXTRA, ConfigError, FedclassError
 from fedclass.rng import array_generator
 from fedclass.runs.layout import write_atomically
 
@@ -28,7 +28,8 @@ def write_onnx(network: nn.Module, to: Path, *, image: tuple[int, int, int], abo
         import onnxruntime
         import onnxscript  # noqa: F401, torch.onnx needs it
     except ImportError as error:
-        raise ConfigError(f"export needs {error.name}, which is not installed: pip install 'fedclass[onnx]'") from error
+        need = f"export needs {error.name}, which is not installed; {EXTRA.format('onnx')}"
+        raise ConfigError(need) from error
     if to.is_dir() or not to.parent.is_dir():
         problem = "is a folder" if to.is_dir() else f"there is no folder {to.parent}"
         raise ConfigError(f"--to {to}: {problem}; name a file in a folder that exists")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedclass.errors import ConfigError
+from fedclass.errors import EXTRA, ConfigError
 from fedclass.runs.events import Event
 from fedclass.sinks.base import Feed, Sink
 from fedclass.sinks.mlflow import MLflow
@@ -50,4 +50,4 @@ def _opened(name: str, root: Path) -> Sink:
     try:
         return SINKS[name](root)
     except ImportError as error:
-        raise ConfigError(f"sink {name}: {error}; pip install 'fedclass[{name}]'") from error
+        raise ConfigError(f"sink {name}: {error}; {EXTRA.format(name)}") from error
