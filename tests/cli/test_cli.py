@@ -63,7 +63,7 @@ def test_compare_runs_methods_side_by_side_and_list_finds_them(tiny_settings: li
     assert "round" not in again.stdout, "nobody waits for rounds that are over"
 
     alone = fedclass(
-        "run", *settings(tiny_settings), "--method", "fedwa", "--seed", "1", "--out", "alone", cwd=tmp_path
+        "run", *settings(tiny_settings), "--method", "fedwa:wa", "--seed", "1", "--out", "alone", cwd=tmp_path
     )
     assert alone.returncode == 0, alone.stderr
     summaries = [json.loads((tmp_path / p / "summary.json").read_text()) for p in ("runs/both/fedwa-s1", "alone")]
@@ -168,6 +168,7 @@ def test_plan_shows_counts_and_saves_a_partition_that_runs_the_same(tiny_setting
 MISTAKES = {
     "did you mean 'rounds'": (["--set", "train.roundz=3"], 2),
     "did you mean 'fedclass'": (["--method", "fedclas"], 2),
+    "one run has one method; fedclass compare takes several": (["--method", "fedavg,fedclass"], 2),
     "make 11 classes, but there are 10": (["--set", "stream.tasks=5,6"], 2),
     "must be above 0": (["--set", "partition.alpha=0"], 2),
     "fedclass data fetch cifar10": (["cifar10_2task"], 3),
@@ -372,8 +373,9 @@ def test_version_names_commit_and_torch(tmp_path: Path) -> None:
 
 
 def test_list_tells_runs_apart(tiny_settings: list[str], tmp_path: Path) -> None:
-    for name, overrides in (("mild", ["method.beta=1"]), ("strong", ["method.beta=8"])):
-        result = fedclass("run", *settings([*tiny_settings, *overrides]), "--out", f"runs/{name}", cwd=tmp_path)
+    for name, method in (("mild", "fedclass:beta=1"), ("strong", "fedclass:beta=8")):
+        words = ["--method", method, *settings(tiny_settings)]
+        result = fedclass("run", *words, "--out", f"runs/{name}", cwd=tmp_path)
         assert result.returncode == 0, result.stderr
     (tmp_path / "runs" / "strong" / "summary.json").unlink()
     rows = {line.split()[0]: line for line in fedclass("list", cwd=tmp_path).stdout.splitlines()}
@@ -415,7 +417,7 @@ def test_the_cache_is_pruned(tiny_settings: list[str], tmp_path: Path) -> None:
     home = {"FEDCLASS_DATA": str(tmp_path / "data")}
     assert "give --older-than DAYS" in failed(fedclass("cache", "prune", cwd=tmp_path, **home), 2)
     assert fedclass("run", *settings(tiny_settings), "--out", "run", cwd=tmp_path, **home).returncode == 0
-    assert fedclass("cache", "show", "--limit", "1", cwd=tmp_path, **home).stdout.count("fedclass (paper)") == 1
+    assert fedclass("cache", "show", "--limit", "1", cwd=tmp_path, **home).stdout.count("fedeven (standard)") == 1
     assert "0 entries removed" in fedclass("cache", "prune", "--older-than", "1", cwd=tmp_path, **home).stdout
     pruned = fedclass("cache", "prune", "--keep-gb", "0", cwd=tmp_path, **home).stdout
     assert pruned.startswith("2 entries removed")

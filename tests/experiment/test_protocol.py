@@ -8,7 +8,7 @@ import tomli_w
 from fedclass.errors import ConfigError, RunError
 from fedclass.experiment.memory_use import memory_bytes
 from fedclass.experiment.protocol import Protocol, find_protocol, protocols
-from fedclass.experiment.recipe import load
+from fedclass.experiment.recipe import load, read_recipe
 from fedclass.experiment.setup import prepare
 from fedclass.wire import nbytes
 
@@ -58,6 +58,15 @@ def test_each_has_a_reduced_one_that_is_smaller_and_says_so():
         assert small.settings.reduced_by == each.settings.reduced
         assert not each.settings.reduced_by
         assert load(small.name) == b  # and every command takes it as a recipe
+
+
+def test_paths_in_reductions_are_relative_to_the_recipe_too(tmp_path):
+    (tmp_path / "mine.toml").write_text(
+        '[partition]\npath = "all.json"\n[protocol]\nversion = 1\nreduced = ["partition.path=few.json"]\n'
+    )
+    for word, name in (("", "all.json"), ("-reduced", "few.json")):
+        _, table = read_recipe(f"{tmp_path / 'mine.toml'}{word}")
+        assert table["partition"]["path"] == str(tmp_path / name)
 
 
 def test_every_protocol_can_run_the_methods_that_it_names():

@@ -105,6 +105,13 @@ def test_a_summary_that_is_not_the_runs_is_not_kept(finished, tmp_path):
     assert not (tmp_path / "kept").exists()
 
 
+def test_a_kept_run_has_no_weights_to_go_on_or_predict_with(target):
+    for words in (("run", "--resume"), ("predict",)):
+        done = called(*words, str(target), *([] if words[0] == "run" else [str(target)]), cwd=target)
+        assert done.returncode == 4
+        assert "is a result kept without its weights; `fedclass benchmark verify" in done.stderr
+
+
 def test_damage_and_what_is_not_kept_are_told(finished, target):
     with pytest.raises(RunError, match=r"has no kept\.json"):
         check(finished)

@@ -38,13 +38,14 @@ def init(
     with needs_flower():
         from fedclass.deploy.app import write_app
         from fedclass.deploy.server import ServerSettings
+    from fedclass.experiment.recipe import REDUCED
 
     given: dict[str, object] = {
         "recipe": recipe,
         "set": shlex.join(overrides or []),
         "out": str(out.expanduser().absolute()),
     }
-    if Path(recipe).is_file():
+    if Path(recipe).is_file() or Path(recipe.removesuffix(REDUCED)).is_file():
         given["recipe"] = str(Path(recipe).absolute())
     if insecure:
         given["pin-nodes"] = False

@@ -49,7 +49,8 @@ def run(
     method: Annotated[
         str | None,
         typer.Option(
-            help="A method from `fedclass methods`, or your own: package.module:Class. "
+            help="A method from `fedclass methods`, or your own: package.module:Class; after a colon, its variant or "
+            "parameters, as in fedclass:released or fedclass:beta=8. "
             "Default: the recipe's; if it names none, fedeven, which we recommend."
         ),
     ] = None,
@@ -86,10 +87,12 @@ def run(
     """
     from fedclass.cli.display import console, display, print_table
     from fedclass.engines.starting import be_nice
+    from fedclass.experiment.grid import Choice, read_method
     from fedclass.experiment.launch import run_one
     from fedclass.experiment.recipe import load
     from fedclass.report.tables import results_tables
     from fedclass.runs.events import Event
+    from fedclass.runs.kept import check_not_kept
     from fedclass.runs.layout import RunDirectory, fresh
     from fedclass.runs.summary import Result
     from fedclass.sinks import open_sinks
@@ -104,9 +107,11 @@ def run(
             raise ConfigError("--resume continues in the run's own directory; leave out --out")
         if not RunDirectory(resume).config.is_file():
             raise RunError(f"{resume}: has no config.toml; is it a run directory? `fedclass list` shows all runs")
+        check_not_kept(resume)
         recipe = recipe or str(RunDirectory(resume).config)
     be_nice(nice)
-    experiment = load(recipe, overrides or [], method=method, seed=seed)
+    chosen = read_method(method) if method is not None else Choice("", None)
+    experiment = load(recipe, [*chosen.overrides, *(overrides or [])], method=chosen.method, seed=seed)
     root = resume or out or fresh(f"{_word(experiment.data.name)}-{_word(experiment.method_name)}-s{experiment.seed}")
     say_what_is_quick(recipe, experiment)
     with (

@@ -47,6 +47,14 @@ def read_methods(text: str) -> list[Choice]:
     return [_read_method(entry) for entry in _parts(text, f"methods {text}")]
 
 
+def read_method(text: str) -> Choice:
+    """The same, of one method."""
+    choices = read_methods(text)
+    if len(choices) > 1:
+        raise ConfigError(f"method {text}: one run has one method; fedclass compare takes several")
+    return choices[0]
+
+
 def methods_given(methods: str | Sequence[str | type[Method] | Method]) -> list[Choice]:
     """As typed, or one by one: names, classes, and objects with their parameters."""
     if isinstance(methods, str):

@@ -129,17 +129,17 @@ def read_recipe(recipe: str | None) -> tuple[str, Table]:
     recipe = str(recipe)  # a Path is welcome
     path, table = read_file(recipe)
     protocol = table.pop(PROTOCOL, {})
-    for section in ("data", "partition"):
-        inner = table.get(section)
-        if isinstance(inner, dict) and isinstance(inner.get("path"), str):
-            where = f"{path.name} [{section}] path"
-            inner["path"] = absolute(inner["path"], where=where, base=path.resolve().parent)
     table, old = relocated(table, where=path.name)
     if old and path.name != STORED:
         _hint(f"{path.name}: {', '.join(f'{key} is now {MOVED[key]}' for key in old)}; please change the recipe")
     if is_reduced(recipe):
         for override in _reductions(protocol, recipe):
             _override(table, override)
+    for section in ("data", "partition"):
+        inner = table.get(section)
+        if isinstance(inner, dict) and isinstance(inner.get("path"), str):
+            where = f"{path.name} [{section}] path"
+            inner["path"] = absolute(inner["path"], where=where, base=path.resolve().parent)
     return path.name, table
 
 

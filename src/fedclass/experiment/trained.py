@@ -39,6 +39,7 @@ from fedclass.federation.evaluate import BATCH, scores
 from fedclass.methods.base import Method, parameters
 from fedclass.models.incremental import IncrementalModel
 from fedclass.models.weights import flaw
+from fedclass.runs.kept import check_not_kept
 from fedclass.runs.layout import RunDirectory
 from fedclass.schema import read_record
 from fedclass.wire import Weights, sha256
@@ -285,6 +286,7 @@ def _read(directory: RunDirectory) -> tuple[Description, dict[str, Tensor]]:
     if not path.exists():
         if not root.is_dir():
             raise RunError(f"{root}: no such run directory; `fedclass list` shows the runs there are")
+        check_not_kept(root)
         if not directory.events.exists():
             raise RunError(f"{root}: is not a run directory (no model.safetensors, no events.jsonl)")
         raise RunError(f"{root}: this run has not finished: it has no model.safetensors yet")

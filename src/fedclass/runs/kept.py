@@ -59,6 +59,14 @@ class Kept:
             raise RunError(f"{path}: is damaged ({error})") from error
 
 
+def check_not_kept(root: Path) -> None:
+    """RunError if this is a kept run, of which no weights are there to go on with."""
+    if (root / NAME).exists():
+        raise RunError(
+            f"{root}: is a result kept without its weights; `fedclass benchmark verify {root}` runs it again"
+        )
+
+
 def keep(run: Path, target: Path) -> Kept:
     """Copy a finished run to `target`. If `target` exists, it must hold the same run."""
     directory = RunDirectory(run)
