@@ -307,6 +307,8 @@ def page(text: str, cells: Mapping[str, Mapping[str, Any]]) -> str:
     """The page with its tables as the data say."""
     tables = {layout: table(cells, layout) for layout in LAYOUTS}
     for name, made in {**tables, "1of4 rules": rules(cells, "1of4")}.items():
+        if f"<!-- {name} -->" not in text:
+            raise SystemExit(f"{PAGE}: has no place for the table {name!r}: <!-- {name} -->")
         between, new = rf"(?s)(<!-- {name} -->\n).*?(<!-- end -->)", "\n".join(made)
         text = re.sub(between, lambda found, new=new: f"{found[1]}{new}\n{found[2]}", text)  # type: ignore[misc]
     return text

@@ -16,7 +16,7 @@ from fedclass.data.source import (
     data_folder,
     located,
 )
-from fedclass.errors import ConfigError, DataError
+from fedclass.errors import ConfigError, DataError, FedclassError
 from fedclass.rng import seed_streams, streams_restored
 from fedclass.usercode import imported, reason
 
@@ -151,6 +151,8 @@ def call_user_loader(source: Source, wanted: Wanted) -> ImageSet:
         with streams_restored():
             seed_streams(0, "user code", "data")
             found = load_own(**given)
+    except FedclassError:  # of a loader of ours: it says where and what
+        raise
     except Exception as error:
         raise DataError(f"data.name: {source.name!r} failed: {reason(error)}") from error
     if not isinstance(found, Mapping):
