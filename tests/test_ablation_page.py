@@ -28,9 +28,10 @@ def test_a_difference_is_of_the_same_streams_and_seeds() -> None:
     cell = lambda accuracy: {"accuracy": accuracy, "forgetting": 0.0}  # noqa: E731
     cells = {f"2/FedEven/{seed}": cell(50.0 + seed) for seed in range(3)}
     cells |= {f"5/FedEven/{seed}": cell(70.0) for seed in range(3)}
-    cells |= {f"2/smoothing 1/{seed}": cell(52.0 + seed) for seed in range(2)}
+    cells |= {f"2/smoothing 1/{seed}": cell(52.0 + seed) for seed in range(3)}
+    cells |= {"5/smoothing 1/0": cell(10.0), "5/smoothing 1/2": cell(20.0)}
     row = next(line for line in ablation.table(cells) if line.startswith("| smoothing 1 |"))
-    assert row == "| smoothing 1 | 52.5 / 0.0 (2) | – | – | – | +2.0 (+2.0 to +2.0) |"
+    assert row == "| smoothing 1 | 53.0 / 0.0 | – | 15.0 / 0.0 (2) | – | +2.0 (+2.0 to +2.0) |"
 
 
 def test_counts_without_exemplars_are_those_of_new_images() -> None:

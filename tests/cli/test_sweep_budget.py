@@ -101,7 +101,9 @@ def test_what_cannot_be_chosen_is_refused_before_anything_is_run(
     words: tuple[str, ...], message: str, tiny_settings: list[str], tmp_path: Path
 ) -> None:
     keys = [key for key in tiny_settings if not key.startswith("stream")]
-    result = called("sweep", *settings([*keys, "method.beta=0,1,5"]), *words, "--out", "none", cwd=tmp_path)
+    result = called(
+        "sweep", "--method", "fedclass", *settings([*keys, "method.beta=0,1,5"]), *words, "--out", "none", cwd=tmp_path
+    )
     assert result.returncode == 2
     assert message in result.stderr
     assert result.stderr.count("\n") == 1

@@ -117,9 +117,7 @@ def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime", "onnxscript"])
 def test_a_missing_package_is_named(package: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)  # what `import` takes for "not installed"
-    with pytest.raises(
-        ConfigError, match=rf"export needs {package}, which is not installed: pip install 'fedclass\[onnx\]'"
-    ):
+    with pytest.raises(ConfigError, match=rf"export needs {package}, which is not installed; .* '\.\[onnx\]'"):
         load_model(run).export(tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 

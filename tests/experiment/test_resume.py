@@ -259,9 +259,9 @@ def test_two_checkpoints_are_kept_with_the_files_they_need_and_no_others(
 def test_another_configuration_is_refused_and_every_differing_key_is_named(
     before: Before, tiny: Tiny, tmp_path: Path
 ) -> None:
-    before.copied(tiny(), tmp_path / "cut", 2)
+    before.copied(tiny(method="fedclass"), tmp_path / "cut", 2)
     files = {path: path.read_bytes() for path in (tmp_path / "cut").rglob("*") if path.is_file()}
-    other = tiny("optimizer.learning_rate=0.5", "method.beta=1", seed=3)
+    other = tiny("optimizer.learning_rate=0.5", "method.beta=1", method="fedclass", seed=3)
     with pytest.raises(RunError) as caught:
         run_one(other, tmp_path / "cut", go_on=True)
     for words in ("seed (0 then, 3 now)", "optimizer.learning_rate (", "method.beta (5.0 then, 1.0 now)"):

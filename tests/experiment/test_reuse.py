@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,8 @@ def test_whatever_matters_is_in_the_key(change: list[str], tiny: Tiny) -> None:
 
 def test_the_whole_recipe_is_in_the_key_but_for_named_exceptions(tiny: Tiny) -> None:
     """Also keys that do not exist yet: whoever adds one to a recipe need not think of this."""
-    setup, code = prepare(tiny()), sources(prepare(tiny()))
-    tables = setup.experiment.to_tables()
+    setup = prepare(tiny(method="fedclass"))
+    code, tables = sources(setup), setup.experiment.to_tables()
 
     class Changed(Experiment):
         tables: dict[str, Any]
@@ -140,6 +141,7 @@ def test_the_whole_recipe_is_in_the_key_but_for_named_exceptions(tiny: Tiny) -> 
 
 def test_what_does_not_matter_yet_is_not_in_the_key(tiny: Tiny) -> None:
     """Later tasks, and a method's parameters before they have an effect."""
+    tiny = partial(tiny, method="fedclass")
     assert key(tiny("stream.tasks=2,1,1"), 1) == key(tiny(), 1)
     assert key(tiny("method.beta=1"), 1) == key(tiny(), 1)
     assert key(tiny("method.beta=1"), 2) != key(tiny(), 2)

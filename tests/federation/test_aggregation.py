@@ -302,7 +302,7 @@ def test_without_knowing_the_holders_it_would_be_outvoted(
     sole_holder: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The contrast that makes the test above one of heads by holders."""
-    monkeypatch.setattr(Setup, "holds", lambda _self, _client: range(4))
+    monkeypatch.setattr(Setup, "holds", lambda *_: range(4))
     directory = outcome(sole_holder("aggregation.rule=median"), tmp_path / "run")
     assert recall(directory, 3) <= 20
 

@@ -18,7 +18,7 @@ def folder(tiny: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFac
     """Two finished runs and one that stopped in its second task."""
     root = tmp_path_factory.mktemp("runs")
     for seed in (0, 1):
-        fedclass.run(tiny("method.beta=2.5", seed=seed), root / f"s{seed}")
+        fedclass.run(tiny("method.beta=2.5", method="fedclass", seed=seed), root / f"s{seed}")
     (root / "cut").mkdir()
     lines = (root / "s0" / "events.jsonl").read_bytes().splitlines(keepends=True)
     kinds = [type(event).__name__ for event in read_events(root / "s0" / "events.jsonl")]

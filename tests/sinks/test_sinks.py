@@ -335,7 +335,7 @@ def test_a_missing_library_is_found_before_anything_is_written(
     monkeypatch.setitem(sys.modules, module, None)
     root = tmp_path / "run"
     with (
-        pytest.raises(ConfigError, match=rf"sink {name}: .*; pip install 'fedclass\[{name}\]'"),
+        pytest.raises(ConfigError, match=rf"sink {name}: .*; in a clone .* '\.\[{name}\]'"),
         open_sinks([name], [root]),
     ):
         raise AssertionError("not reached")
