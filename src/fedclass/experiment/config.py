@@ -163,7 +163,7 @@ class EvaluationSettings:
 class Experiment:
     """Everything that determines a run."""
 
-    seed: Annotated[int, Field(ge=0, description="of everything random")] = 0
+    seed: Annotated[int, Field(ge=0, description="the number from which all randomness derives")] = 0
     seeds: SeedSettings = field(default_factory=SeedSettings)
     data: DataSettings = field(default_factory=DataSettings)
     stream: StreamSettings = field(default_factory=StreamSettings)

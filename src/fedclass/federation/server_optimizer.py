@@ -32,7 +32,12 @@ class ServerSettings:
     learning_rate: Annotated[float, Field(gt=0, description="momentum, adam: eta")] = 1.0
     momentum: Annotated[float, Field(ge=0, lt=1, description="momentum: beta; adam: beta_1")] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1, description="adam: beta_2")] = 0.99
-    tau: Annotated[float, Field(gt=0, description="adam: added to the root, so that small steps stay small")] = 1e-3
+    tau: Annotated[
+        float,
+        Field(
+            gt=0, description="adam: added to the root of the variance, so that tiny variances do not make large steps"
+        ),
+    ] = 1e-3
 
     def declare(self) -> Mapping[str, Spec]:
         """The optimizer's own state."""

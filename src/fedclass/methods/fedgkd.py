@@ -35,7 +35,7 @@ class FedGKD(FedAvg):
     )
 
     gamma: Annotated[float, Field(ge=0, description="weight of the distillation")] = 0.1
-    temperature: Annotated[float, Field(gt=0, description="of the distillation")] = 1.0
+    temperature: Annotated[float, Field(gt=0, description="temperature of the distillation")] = 1.0
     models: Annotated[int, Field(ge=1, le=100, description="global models in the mean, the received one included")] = 5
 
     @property

@@ -23,7 +23,7 @@ class LwF(FedAvg):
     fidelity = "loss compared with mammoth's and PyCIL's code, within 2.4e-7; partial: no warm-up of new classes"
 
     distillation: Annotated[float, Field(ge=0, description="weight of the old classes' distillation")] = 1.0
-    temperature: Annotated[float, Field(gt=0, description="of the distillation")] = 2.0
+    temperature: Annotated[float, Field(gt=0, description="temperature of the distillation")] = 2.0
 
     def declare(self) -> Declaration:
         return Declaration(

@@ -132,7 +132,7 @@ class TARGET(FedAvg):
     )
 
     kd: Annotated[float, Field(ge=0, description="weight of the distillation")] = 25.0
-    temperature: Annotated[float, Field(gt=0, description="of the distillation")] = 2.0
+    temperature: Annotated[float, Field(gt=0, description="temperature of the distillation")] = 2.0
     synthetic: Annotated[int, Field(ge=2, description="images that the server makes after each task")] = 2560
     synthetic_batch: Annotated[int, Field(ge=2, description="of them in each step of a client")] = 128
     made_at_once: Annotated[int, Field(ge=2, description="of them in each round of the generator")] = 256

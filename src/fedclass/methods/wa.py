@@ -44,7 +44,7 @@ class FedWA(FedAvg):
         "with the FedCLASS authors', loss 0"
     )
 
-    temperature: Annotated[float, Field(gt=0, description="of the distillation")] = 2.0
+    temperature: Annotated[float, Field(gt=0, description="temperature of the distillation")] = 2.0
     variant: Annotated[
         Literal["wa", "pycil", "released"],
         Field(
