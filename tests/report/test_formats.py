@@ -102,7 +102,13 @@ def test_latex_compiles_and_fits_a_page_of_two_columns(tmp_path):
     assert r"\begin{table*}" in latex(wide)
     five = ("fedicarl (icarl, sigmoids)", *("98.7 ± 10.1",) * 7)
     names = ("method (variant)", *(f"task {i}" for i in range(1, 6)), "global", "forgetting")
-    tables = "\n".join(map(latex, (TABLE, SEEDS, wide, Table("five", names, (five, five), ()))))
+    many = ("method (variant)", *(f"task {i}" for i in range(1, 11)), "global", "forgetting")
+    ten = ("fedicarl (icarl, sigmoids), seeds 0, 1", *("98.7 ± 10.1",) * 12)
+    made = [Table("five", names, (five, five), ()), Table("ten", many, (ten, ten), ())]
+    assert latex(made[0]).count(r"\begin{tabular}") == 1
+    assert latex(made[1]).count(r"\begin{tabular}") == 2
+    assert latex(made[1]).count("task 7") == 1
+    tables = "\n".join(map(latex, (TABLE, SEEDS, wide, *made)))
     (tmp_path / "paper.tex").write_text(
         "\\documentclass[twocolumn]{article}\n\\usepackage[utf8]{inputenc}\n\\usepackage{booktabs}\n\\begin{document}\n"
         f"Table~\\ref{{tab:cifar10-5-5-seeds-0-1}}.\n{tables}\\end{{document}}\n"

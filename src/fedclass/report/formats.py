@@ -13,6 +13,7 @@ from fedclass.runs.summary import Result
 
 COMPARED = re.compile(r"(global|forgetting|task \d+|tasks \d+ to \d+)$")  # endings of the columns that hold figures
 COLUMN, PAGE, SMALL = 46, 90, 110  # characters that fit into one column of a page of two, into both, and when small
+LONGEST = 125  # in the smallest letters
 TITLES = {method: known.title for method, known in KNOWN.items() if known.title is not None}
 DATA = {
     "cifar10": "CIFAR-10",
@@ -47,22 +48,23 @@ def markdown(table: Table) -> str:
 def latex(table: Table) -> str:
     r"""A table environment for \usepackage{booktabs}, over both columns of a page if it is wide.
 
-    One that would be wider than the page is set in smaller letters. Methods and data have the names used in papers.
-    Where figures are means over seeds, the best of each column is bold, the upper bound `joint` aside; one seed ranks
-    nothing.
+    One that would be wider than the page is set in smaller letters, and in several parts if that is not enough. Methods
+    and data have the names used in papers. Where figures are means over seeds, the best of each column is bold, the
+    upper bound `joint` aside; one seed ranks nothing.
     """
     bold = best_cells(table)
     rows = [
         [rf"\textbf{{{_latex(cell)}}}" if (number, i) in bold else _latex(cell) for i, cell in enumerate(_titled(row))]
         for number, row in enumerate(table.rows)
     ]
-    head, *body = [" & ".join(cells) + r" \\" for cells in (list(map(_latex, table.columns)), *rows)]
     notes = [*table.notes, *(["Bold: the best mean of a column, an upper bound aside."] if bold else [])]
     widths = [max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True)]
     width = sum(widths) + 2 * len(widths)
     environment = "table*" if width > COLUMN else "table"
     letters = r"\scriptsize" if width > SMALL else r"\footnotesize"
     small = [rf"{letters}\setlength{{\tabcolsep}}{{2pt}}"] if width > PAGE else []
+    cells = [list(map(_latex, table.columns)), *rows]
+    parts = [_tabular([[row[i] for i in part] for row in cells]) for part in _parts(widths)]
     return "\n".join(
         [
             rf"\begin{{{environment}}}",
@@ -70,19 +72,40 @@ def latex(table: Table) -> str:
             rf"\caption{{{_latex(_caption(table.title))}}}",
             rf"\label{{tab:{_slug(table.title)}}}",
             *small,
-            rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
-            r"\toprule",
-            head,
-            r"\midrule",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
+            "\n\\par\\smallskip\n".join(parts),
             r"\par\smallskip\footnotesize",
             *map(_latex, notes),
             rf"\end{{{environment}}}",
             "",
         ]
     )
+
+
+def _parts(widths: Sequence[int]) -> list[list[int]]:
+    """Columns in parts that fit the page, each with the first column."""
+    parts, used = [[0]], 0
+    for i, width in enumerate(widths[1:], start=1):
+        if used and widths[0] + used + width + 2 * len(parts[-1]) > LONGEST:
+            parts.append([0])
+            used = 0
+        parts[-1].append(i)
+        used += width
+    return parts
+
+
+def _tabular(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = [" & ".join(cells) + r" \\" for cells in rows]
+    columns = "l" + "r" * (len(rows[0]) - 1)
+    lines = [
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        head,
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines)
 
 
 def best_cells(table: Table) -> set[tuple[int, int]]:
