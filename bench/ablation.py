@@ -30,7 +30,6 @@ from fedclass.methods.fedclass_tuned import FedCLASSTuned
 from fedclass.methods.fedeven import FedEven
 from fedclass.methods.fedprox import FedProx
 from fedclass.methods.lwf import LwF
-from fedclass.methods.scaffold import SCAFFOLD
 from fedclass.methods.wa import FedWA
 from fedclass.models.incremental import IncrementalModel
 from fedclass.report.statistics import paired
@@ -163,7 +162,6 @@ PARTS = {
 SWITCH, SWITCHED_ON = "train.balanced=true", ("5",)
 OTHERS = {
     "fedprox": FedProx(),
-    "scaffold": SCAFFOLD(),
     "fedclass (paper)": FedCLASS(),
     "fedclass (released)": FedCLASS(variant="released"),
     "fedclass-tuned": FedCLASSTuned(),
