@@ -228,6 +228,16 @@ def test_examples_count_up_to_the_recipes_limit_and_to_what_a_client_has_announc
         assert torch.equal(got["head.weight"], want["head.weight"])
 
 
+def test_a_class_counts_as_held_once_it_has_reached_the_client(tiny: Tiny) -> None:
+    setup = prepare(tiny("stream.arrival=own-order", "stream.arrival_delay=2", "train.rounds=4"))
+    for client in range(3):
+        late = set(setup.stream.awaited(client, 0, 0))
+        assert late
+        everything = set(range(4))
+        assert set(setup.holds(client, 0, 0)) == everything - late
+        assert set(setup.holds(client, 0, 3)) == everything
+
+
 # In whole runs.
 
 
