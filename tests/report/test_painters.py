@@ -123,6 +123,7 @@ def test_a_script_is_not_imported_by_these_processes(tmp_path):
         "painters.cores, painters.WORTH = lambda: 2, 1\n"
         "figure = scatter([1], [1], [1], x_label='', y_label='')\n"
         "print(len(painters.draw_all([Wanted(figure, 'a', 'b')] * 2)))\n"
+        "import sys; print('matplotlib.pyplot' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path)
-    assert (done.stdout, done.stderr) == ("once\n2\n", "")
+    assert (done.stdout, done.stderr) == ("once\n2\nFalse\n", "")

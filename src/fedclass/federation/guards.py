@@ -21,7 +21,7 @@ LOPSIDED = 0.5  # mean sign: three quarters one way
 OWN_WORK = 3  # fewer updates have no majority to agree with
 FEWEST_CLASSES = 3  # in common: two can only be right or swapped
 BY_CHANCE = 1.0  # deviations of an agreement on labels, of what permuted labels would have
-MISTAKES = 0.05  # rounds in which noise may make an honest client's labels look permuted
+MISTAKES = 0.05  # share of rounds in which noise may make an honest client's labels look permuted
 ROUNDING = 1e-9  # of cosines
 
 

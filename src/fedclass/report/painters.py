@@ -60,7 +60,8 @@ def serve(answers: int) -> None:
 class Painter:
     """A process of `serve`. Answers have a pipe of their own: what an environment prints at start is not one of them.
 
-    Unlike those of multiprocessing, it does not import the script that this one runs.
+    Unlike those of multiprocessing, it does not import the script that this one runs. It gets the user's settings of
+    matplotlib but for the backend: to look at that would choose one, and import pyplot.
     """
 
     process: subprocess.Popen[bytes]
@@ -79,7 +80,7 @@ class Painter:
         finally:
             os.close(theirs)
         painter = cls(process, os.fdopen(ours, "rb"))
-        painter._send(pickle.dumps(dict(matplotlib.rcParams)))
+        painter._send(pickle.dumps({key: matplotlib.rcParams[key] for key in matplotlib.rcParams if key != "backend"}))
         return painter
 
     def ask(self, sent: Sequence[bytes], number: int) -> Drawn | None:
