@@ -17,6 +17,7 @@ from statistics import mean
 from typing import Any
 
 import torch
+from cells import chosen, filled, stored
 from torch import Tensor
 
 import fedclass
@@ -252,26 +253,9 @@ def _difference(
     return f"{gap.mean:+.1f}{reach}"
 
 
-def page(text: str, cells: Mapping[str, Mapping[str, float]]) -> str:
+def page(text: str, cells: Mapping[str, Mapping[str, Any]]) -> str:
     """The page with its tables as the data say."""
-    for mark, made in {"ablation": table(cells), "switch": switch_table(cells)}.items():
-        if f"<!-- {mark} -->" not in text:
-            raise SystemExit(f"{PAGE}: has no place for the table {mark!r}: <!-- {mark} -->")
-        shown, between = "\n".join(made), rf"(?s)(<!-- {mark} -->\n).*?(<!-- end -->)"
-        text = re.sub(between, lambda found, shown=shown: f"{found[1]}{shown}\n{found[2]}", text)  # type: ignore[misc]
-    return text
-
-
-def stored() -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = json.loads(DATA.read_text()) if DATA.exists() else {}
-    return found
-
-
-def chosen(text: str, known: Sequence[str]) -> list[str]:
-    names = text.split(";") if text else list(known)
-    if unknown := [name for name in names if name not in known]:
-        raise SystemExit(f"unknown: {unknown[0]!r}; known are {'; '.join(known)}")
-    return names
+    return filled(text, {"ablation": table(cells), "switch": switch_table(cells)})
 
 
 def main() -> None:
@@ -284,17 +268,17 @@ def main() -> None:
     parser.add_argument("--only-tables", action="store_true")
     given = parser.parse_args()
     if given.only_tables:
-        write_atomically(PAGE, page(PAGE.read_text(encoding="utf-8"), stored()))
+        write_atomically(PAGE, page(PAGE.read_text(encoding="utf-8"), stored(DATA)))
         return
     seeds = [int(seed) for seed in given.seeds.split(",")]
-    for part in chosen(given.parts, list(ROWS)):
-        for stream in chosen(given.streams, list(STREAMS)):
-            missing = [seed for seed in seeds if f"{stream}/{part}/{seed}" not in stored()]
+    for part in chosen(given.parts, list(ROWS), ";"):
+        for stream in chosen(given.streams, list(STREAMS), ";"):
+            missing = [seed for seed in seeds if f"{stream}/{part}/{seed}" not in stored(DATA)]
             if not missing or stream not in ROWS[part].streams:
                 continue
             data = [f"data.path={given.emnist}"] if stream == "3" and given.emnist else []
             found = measured(stream, part, missing, data=data, out=given.out)
-            write_atomically(DATA, json.dumps(dict(sorted((stored() | found).items())), indent=0) + "\n")
+            write_atomically(DATA, json.dumps(dict(sorted((stored(DATA) | found).items())), indent=0) + "\n")
 
 
 if __name__ == "__main__":

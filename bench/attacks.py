@@ -9,7 +9,6 @@ of some seconds on one core, is stored in docs/attacks.json as soon as it is mea
 
 import argparse
 import json
-import re
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from cells import chosen, filled, stored
 
 from fedclass.data.image_set import Split
 from fedclass.engines.inprocess import InProcess
@@ -305,25 +305,7 @@ def cell(outcomes: Sequence[Mapping[str, Any]]) -> str:
 
 def page(text: str, cells: Mapping[str, Mapping[str, Any]]) -> str:
     """The page with its tables as the data say."""
-    tables = {layout: table(cells, layout) for layout in LAYOUTS}
-    for name, made in {**tables, "1of4 rules": rules(cells, "1of4")}.items():
-        if f"<!-- {name} -->" not in text:
-            raise SystemExit(f"{PAGE}: has no place for the table {name!r}: <!-- {name} -->")
-        between, new = rf"(?s)(<!-- {name} -->\n).*?(<!-- end -->)", "\n".join(made)
-        text = re.sub(between, lambda found, new=new: f"{found[1]}{new}\n{found[2]}", text)  # type: ignore[misc]
-    return text
-
-
-def stored() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = json.loads(DATA.read_text()) if DATA.exists() else {}
-    return found
-
-
-def chosen(text: str, known: Sequence[str]) -> list[str]:
-    names = text.split(",") if text else list(known)
-    if unknown := [name for name in names if name not in known]:
-        raise SystemExit(f"unknown: {unknown[0]!r}; known are {'; '.join(known)}")
-    return names
+    return filled(text, {**{layout: table(cells, layout) for layout in LAYOUTS}, "1of4 rules": rules(cells, "1of4")})
 
 
 def main() -> None:
@@ -335,16 +317,16 @@ def main() -> None:
     parser.add_argument("--only-tables", action="store_true")
     given = parser.parse_args()
     if given.only_tables:
-        write_atomically(PAGE, page(PAGE.read_text(encoding="utf-8"), stored()))
+        write_atomically(PAGE, page(PAGE.read_text(encoding="utf-8"), stored(DATA)))
         return
     for seed in map(int, given.seeds.split(",")):
-        for layout in chosen(given.layouts, list(LAYOUTS)):
-            for defence in chosen(given.defences, list(DEFENCES)):
-                for attack in chosen(given.attacks, list(attacks(4))):
+        for layout in chosen(given.layouts, list(LAYOUTS), ","):
+            for defence in chosen(given.defences, list(DEFENCES), ","):
+                for attack in chosen(given.attacks, list(attacks(4)), ","):
                     key = f"{layout}/{attack}/{defence}/{seed}"
-                    if key not in stored():
+                    if key not in stored(DATA):
                         outcome = attacked(layout, attack, defence, seed)
-                        cells = stored() | {key: outcome}
+                        cells = stored(DATA) | {key: outcome}
                         write_atomically(DATA, json.dumps(dict(sorted(cells.items())), indent=0) + "\n")
                         print(key, outcome, flush=True)
 
